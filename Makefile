@@ -1,0 +1,59 @@
+# Everything starts here. `make demo` and `make test` set themselves up; they need Python >= 3.11 and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+UV     := $(BIN)/uv
+SOURCES := thunder_sdk server integrations tests benchmarks
+
+.PHONY: help demo test check lint types contracts coverage wheel lock clean
+
+help:
+	@echo "make demo    see the scheduler work, on this machine, in two minutes"
+	@echo "make test    every test"
+	@echo "make check   the gate: lint, types, import contracts, coverage, wheel"
+	@echo "make lock    compile requirements/*.txt again"
+
+$(UV):
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thunder-sdk needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+
+# One stamp per set of packages; the larger set contains the smaller one.
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(UV)
+	$(UV) pip sync --quiet --python $(BIN)/python requirements/bootstrap.txt requirements/dev.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/.dev $(VENV)/.demo
+
+$(VENV)/.demo: requirements/demo.txt pyproject.toml | $(UV)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/demo.txt
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/.demo
+
+demo: $(VENV)/.demo
+	$(BIN)/thunder demo $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/pytest -n 2 $(ARGS)
+
+check: lint types contracts
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/.dev
+	$(BIN)/lint-imports --no-cache
+
+COMPILE := $(UV) pip compile --quiet --no-header --universal --generate-hashes --no-emit-index-url --no-annotate \
+	--python-version 3.11
+
+lock: | $(UV)
+	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
+	$(COMPILE) pyproject.toml --all-extras --group install -o requirements/demo.txt
+	$(COMPILE) pyproject.toml --all-extras --group check -o requirements/dev.txt
+
+clean:
+	rm -rf $(VENV) dist build .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
