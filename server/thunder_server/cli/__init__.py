@@ -1,0 +1,19 @@
+"""The ``thunder`` command. Needs the ``server`` extra; says so where it is missing."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the ``thunder`` script: exit 0, 1 failed, 2 wrong usage."""
+    try:
+        from thunder_server.cli.app import app
+    except ModuleNotFoundError as missing:
+        if missing.name and missing.name.split(".")[0] in ("thunder_server", "thunder_sdk"):
+            raise
+        sys.exit(
+            f"thunder: the command line needs the package {missing.name!r}, which the server extra brings: "
+            "pip install 'thunder-sdk[server]'"
+        )
+    app()

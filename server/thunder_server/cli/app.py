@@ -1,0 +1,22 @@
+"""The command line's table of contents: one module per command, each with a ``register(app)``.
+
+Command modules import what they run inside the command, so that ``thunder --help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    name="thunder",
+    help="Schedule whole agent runs, not single requests.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def thunder() -> None:
+    """Schedule whole agent runs, not single requests."""
