@@ -193,7 +193,7 @@ def _refuse_unknown(key: str, known: Mapping[str, object], place: str) -> None:
 
 def _validated(given: Mapping[str, _Given]) -> Settings:
     values = {name: entry.value for name, entry in given.items()}
-    if isinstance(backends := values.get("backend"), list | dict):
+    if isinstance(backends := values.get("backend"), list | dict | str):
         # What a backend does not say itself, the flags for all of them say.
         defaults = {key: values[key] for key in ("engine", "capacity_tokens") if key in values}
         entries = backends if isinstance(backends, list) else [backends]
