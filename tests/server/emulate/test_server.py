@@ -86,7 +86,8 @@ async def test_the_next_turn_finds_its_prefix_and_the_answer_in_the_cache(http):
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_goes_away_frees_its_request(stream):
-    async with EmulatedServer(EngineSettings(model="tiny")) as server, aiohttp.ClientSession(server.url) as http:
+    settings = EngineSettings(model="tiny")
+    async with EmulatedServer(settings) as server, aiohttp.ClientSession(server.url) as http:
 
         async def ask() -> None:
             async with http.post("/v1/chat/completions", json=_chat("x", stream=stream)) as response:
