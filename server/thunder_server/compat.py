@@ -13,9 +13,9 @@ from aiohttp import web
 
 from thunder_server import payloads
 from thunder_server.auth import Keys
-from thunder_server.jsonbody import MAX_BODY, read_object
 from thunder_server.core.events import ProgramClosed
 from thunder_server.core.program import Phase, Program, State, Status
+from thunder_server.jsonbody import MAX_BODY, read_object
 from thunder_server.runtime import Runtime
 
 

@@ -1,4 +1,4 @@
-"""The control plane under ``/thunder/v1``, and the server's own health.
+"""The control plane under ``/thunder/v1``: programs, events, backends.
 
 Handlers read a request, post events into the core, and show its state; they decide nothing.
 """
@@ -6,8 +6,9 @@ Handlers read a request, post events into the core, and show its state; they dec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
@@ -18,27 +19,25 @@ from thunder_server.backend_spec import BackendSpec
 from thunder_server.core.events import Outcome, ProgramClosed
 from thunder_server.core.program import Program, Status
 from thunder_server.errors import ApiError, invalid
+from thunder_server.jsonbody import MAX_BODY, read_object
 from thunder_server.runtime import Runtime
-from thunder_server.stream import Stream
-from thunder_server.telemetry import Telemetry
 
+Choice = TypeVar("Choice", bound=StrEnum)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CLIENT_OUTCOMES: Final = (Outcome.SUCCESS, Outcome.ERROR, Outcome.DROPPED)
 EVENTS_AT_ONCE: Final = 500
 """How many events of a batch are taken before others get their turn on the loop."""
-KEEP_ALIVE_S: Final = 15.0
-"""How often a silent stream says that it lives: proxies in between cut idle connections at 30 s and more."""
 
 
 class Control:
     """The control plane of one server; `add_routes` puts it into an application."""
 
-    def __init__(self, runtime: Runtime, keys: Keys, *, max_body: int = payloads.MAX_BODY) -> None:
+    def __init__(self, runtime: Runtime, keys: Keys, *, max_body: int = MAX_BODY) -> None:
         self._runtime = runtime
         self._scheduler = runtime.scheduler
         self._keys = keys
-        self._max_body = min(max_body, payloads.MAX_BODY)
+        self._max_body = min(max_body, MAX_BODY)
 
     def add_routes(self, app: web.Application) -> None:
         prefix = wire.CONTROL_PREFIX
@@ -187,6 +186,36 @@ class Control:
         if backend_id not in self._runtime.backends:
             known = ", ".join(self._runtime.backends) or "none"
             raise ApiError(
-                404, "backend_not_found", f"There is no backend {backend_id[:200]!r}; there are: {known}.", param="id"
+                404,
+                "backend_not_found",
+                f"There is no backend {backend_id[:200]!r}; there are: {known}.",
+                param="id",
             )
         return backend_id
+
+
+def _id(request: web.Request) -> str:
+    program_id = request.match_info["id"]
+    if not wire.is_valid_id(program_id):
+        raise invalid(f"{program_id[:60]!r} is no program id: {wire.ID_GRAMMAR}", "id")
+    return program_id
+
+
+def _choice(request: web.Request, name: str, choices: Sequence[Choice]) -> Choice | None:
+    """One of ``choices`` from the query; ``None`` if it is not there or empty."""
+    text = request.query.get(name)
+    if not text:
+        return None
+    for choice in choices:
+        if choice == text:
+            return choice
+    raise invalid(f"{name}: {text[:60]!r} is unknown; there are {', '.join(choices)}", name)
+
+
+def _whole(request: web.Request, name: str) -> int | None:
+    text = request.query.get(name)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise invalid(f"{name}: should be a whole number, not {text[:60]!r}", name)
+    return int(text)

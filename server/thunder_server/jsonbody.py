@@ -98,5 +98,3 @@ _KINDS: Final = {
 
 def kind_of(value: object) -> str:
     return _KINDS.get(type(value), "a number")
-
-

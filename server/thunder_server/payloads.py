@@ -15,8 +15,8 @@ from pydantic_core import ErrorDetails
 
 from thunder_sdk import wire
 from thunder_server.core import events
-from thunder_server.jsonbody import kind_of
 from thunder_server.errors import ApiError, invalid
+from thunder_server.jsonbody import kind_of
 
 MAX_TEXT: Final = 4096
 MAX_TOOL: Final = 1000

@@ -24,7 +24,23 @@ from thunder_server.core.events import CallEnd, Event, Outcome
 from thunder_server.core.program import Phase, Status
 from thunder_server.runtime import Runtime
 
-WAIT_BUCKETS: Final = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 540.0)
+WAIT_BUCKETS: Final = (
+    0.001,
+    0.01,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    540.0,
+)
 
 
 class Distribution:
@@ -75,19 +91,29 @@ class Telemetry(Collector):
         done = self._runtime.scheduler.counters
         yield _gauge("thunder_policy", "1 for the policy at work", ("policy",), {(self._policy,): 1})
         yield _counter("thunder_programs_opened", "Programs opened", done.programs_opened)
-        yield _counters("thunder_programs_ended", "Programs that ended", "outcome", Outcome, done.programs_ended)
+        yield _counters(
+            "thunder_programs_ended", "Programs that ended", "outcome", Outcome, done.programs_ended
+        )
         yield _counter("thunder_calls_arrived", "Calls that came in", done.calls_arrived)
         yield _counter("thunder_calls_dispatched", "Calls sent to an engine", done.calls_dispatched)
-        yield _counters("thunder_calls_ended", "Calls that ended by themselves", "end", CallEnd, done.calls_ended)
+        yield _counters(
+            "thunder_calls_ended", "Calls that ended by themselves", "end", CallEnd, done.calls_ended
+        )
         yield _counters("thunder_calls_refused", "Calls that we ended", "code", Refusal, done.refusals)
-        tokens = {"prompt": done.tokens.prompt, "completion": done.tokens.completion, "cached": done.tokens.cached}
+        tokens = {
+            "prompt": done.tokens.prompt,
+            "completion": done.tokens.completion,
+            "cached": done.tokens.cached,
+        }
         yield _counters("thunder_tokens", "Tokens, as the engines count them", "kind", tuple(tokens), tokens)
         yield _counter("thunder_programs_queued", "New programs that found no room", done.queued)
         yield _counter("thunder_pauses", "Programs that left a backend for the global queue", done.pauses)
         yield _counter("thunder_restores", "Programs that left the global queue", done.restores)
         yield _counter("thunder_moves", "Programs that came to another backend than before", done.moves)
         yield _counter("thunder_marks", "Reasoning programs marked to be paused", done.marks)
-        yield self._waits.family("thunder_call_wait_seconds", "How long calls were held before they were sent")
+        yield self._waits.family(
+            "thunder_call_wait_seconds", "How long calls were held before they were sent"
+        )
         yield self._paused.family("thunder_pause_seconds", "How long programs had been paused when restored")
         yield from self._programs()
         yield from self._backends()

@@ -57,7 +57,8 @@ def why(told: Why, unix: Unix) -> dict[str, Any]:
         "needed_tokens": told.needed_tokens,
         "free_tokens": told.free_tokens,
         "decisions": [
-            {"at": unix(at), "decision": decision, "reason": reason} for at, decision, reason in told.decisions
+            {"at": unix(at), "decision": decision, "reason": reason}
+            for at, decision, reason in told.decisions
         ],
     }
 

@@ -4,13 +4,16 @@ answer. Every failure is one line on stderr that says what to do next, and exit 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, NoReturn
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
-import httpx
 import typer
 
 from thunder_sdk import wire
+
+if TYPE_CHECKING:
+    import httpx
 
 ServerOption = Annotated[
     str,
@@ -18,11 +21,13 @@ ServerOption = Annotated[
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--api-key", envvar="THUNDER_API_KEY", metavar="KEY", help="A key of the server, if it has any."),
+    typer.Option(
+        "--api-key", envvar="THUNDER_API_KEY", metavar="KEY", help="A key of the server, if it has any."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print what the server says as JSON, for scripts.")]
 DEFAULT_SERVER: Final = wire.DEFAULT_BASE_URL
-_TIMEOUT: Final = httpx.Timeout(10.0, connect=3.0)
+_TIMEOUT_S: Final = 10.0
 
 
 def fail(message: str, code: int = 1) -> NoReturn:
@@ -39,6 +44,15 @@ class AnswerError(Exception):
         self.status = status
 
 
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turns an `AnswerError` into the end of the command."""
+    try:
+        yield
+    except AnswerError as wrong:
+        fail(str(wrong))
+
+
 class Api:
     """A thunder server as the commands see it. Methods raise `AnswerError`; a bad URL exits 2 at once."""
 
@@ -47,10 +61,12 @@ class Api:
             self.root = wire.root_url(server)
         except ValueError as wrong:
             fail(f"--server: {wrong}", 2)
+        import httpx
+
         headers = {} if key is None else {wire.API_KEY: key}
         try:
             # Straight to the server: a proxy from the environment is for other traffic.
-            self._http = httpx.Client(headers=headers, timeout=_TIMEOUT, trust_env=False)
+            self.http = httpx.Client(headers=headers, trust_env=False)
         except (UnicodeError, ValueError):
             fail("--api-key: a key must be visible ASCII, as it travels in a header", 2)
 
@@ -62,12 +78,15 @@ class Api:
         params: Mapping[str, str] | None = None,
         body: object = None,
         headers: Mapping[str, str] | None = None,
-        timeout: httpx.Timeout = _TIMEOUT,
+        timeout: float | None = None,
     ) -> httpx.Response:
         """The answer to one request, whatever its status."""
+        import httpx
+
+        limits = httpx.Timeout(timeout or _TIMEOUT_S, connect=3.0)
         try:
-            return self._http.request(
-                method, self.root + path, params=params, json=body, headers=headers, timeout=timeout
+            return self.http.request(
+                method, self.root + path, params=params, json=body, headers=headers, timeout=limits
             )
         except httpx.ConnectError:
             raise AnswerError(
@@ -77,11 +96,15 @@ class Api:
         except httpx.TimeoutException:
             raise AnswerError(f"{self.root} does not answer in time; see its log, or try again") from None
         except httpx.HTTPError as broken:
-            raise AnswerError(f"no HTTP answer from {self.root} ({broken}); is that a thunder server?") from None
+            raise AnswerError(
+                f"no HTTP answer from {self.root} ({broken}); is that a thunder server?"
+            ) from None
 
-    def get(self, path: str, *, params: Mapping[str, str] | None = None) -> Any:
-        """The JSON of a control-plane resource."""
-        return self.json(self.ask("GET", wire.CONTROL_PREFIX + path, params=params))
+    def control(
+        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: object = None
+    ) -> Any:
+        """The JSON that the control plane answers."""
+        return self.json(self.ask(method, wire.CONTROL_PREFIX + path, params=params, body=body))
 
     def json(self, answer: httpx.Response) -> Any:
         """The answer's JSON, if it is a good one."""

@@ -108,3 +108,28 @@ def backends_table(backends: Iterable[dict[str, Any]]) -> Table:
 
 def _count(value: int | None) -> str:
     return "" if value is None else str(value)
+
+
+def program_details(program: dict[str, Any]) -> Table:
+    """Everything about one program, one line for each field that says something."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for key, value in program.items():
+        if value in (None, [], {}):
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items())
+        elif isinstance(value, list):
+            value = "; ".join(
+                ", ".join(f"{name} {_shown(inner)}" for name, inner in entry.items())
+                if isinstance(entry, dict)
+                else str(entry)
+                for entry in value
+            )
+        table.add_row(key, plain(_shown(value)))
+    return table
+
+
+def _shown(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)
