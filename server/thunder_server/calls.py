@@ -39,7 +39,17 @@ class Call:
     harmless, so that a ``finally`` may always call it.
     """
 
-    __slots__ = ("_decision", "_interruption", "_report", "_scope", "_waiter", "arrived", "dispatch", "over", "touched")
+    __slots__ = (
+        "_decision",
+        "_interruption",
+        "_report",
+        "_scope",
+        "_waiter",
+        "arrived",
+        "dispatch",
+        "over",
+        "touched",
+    )
 
     def __init__(self, arrived: CallArrived, report: Callable[[Call, CallFinished | None], None]) -> None:
         self.arrived: Final = arrived

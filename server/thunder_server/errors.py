@@ -57,12 +57,16 @@ class ApiError(Exception):
 
     def openai(self) -> dict[str, Any]:
         """``{"error": {"message", "type", "code", "param"}}``."""
-        kind = _OPENAI_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        kind = _OPENAI_TYPES.get(
+            self.status, "invalid_request_error" if self.status < 500 else "server_error"
+        )
         return {"error": {"message": self.message, "type": kind, "code": self.code, "param": self.param}}
 
     def anthropic(self) -> dict[str, Any]:
         """``{"type": "error", "error": {"type", "message"}}``, with our code beside."""
-        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        kind = _ANTHROPIC_TYPES.get(
+            self.status, "invalid_request_error" if self.status < 500 else "api_error"
+        )
         return {"type": "error", "error": {"type": kind, "message": self.message, "code": self.code}}
 
     def body(self, path: str) -> bytes:
@@ -88,7 +92,7 @@ def error_event(body: bytes, path: str) -> bytes:
 def is_anthropic(path: str) -> bool:
     """Whether Anthropic's API is spoken at this path, ``/p/{id}`` before it or not.
 
-    >>> is_anthropic("/v1/messages"), is_anthropic("/p/a/v1/messages/count_tokens"), is_anthropic("/v1/models")
+    >>> is_anthropic("/v1/messages"), is_anthropic("/p/a/v1/messages"), is_anthropic("/v1/models")
     (True, True, False)
     """
     return path.startswith("/v1/messages") or (path.startswith("/p/") and "/v1/messages" in path)

@@ -154,7 +154,17 @@ def prompt_chars(fields: Mapping[str, Any]) -> int:
 
 # Members of messages that are text to the model. Everything else is structure or binary.
 _TEXT_KEYS: Final = frozenset(
-    {"content", "text", "arguments", "input", "output", "thinking", "reasoning", "reasoning_content", "tool_calls"}
+    {
+        "content",
+        "text",
+        "arguments",
+        "input",
+        "output",
+        "thinking",
+        "reasoning",
+        "reasoning_content",
+        "tool_calls",
+    }
     | {"function", "refusal", "summary"}
 )
 

@@ -63,6 +63,8 @@ def data_of(event: bytes) -> bytes | None:
     b'{\\n}'
     """
     lines = [
-        line[6:] if line[5:6] == b" " else line[5:] for line in _LINE_END.split(event) if line.startswith(b"data:")
+        line[6:] if line[5:6] == b" " else line[5:]
+        for line in _LINE_END.split(event)
+        if line.startswith(b"data:")
     ]
     return b"\n".join(lines) if lines else None
