@@ -59,6 +59,17 @@ class Keys:
             )
         return header
 
+    def held_by(self, headers: Mapping[str, str]) -> list[str]:
+        """Every header (of `HEADERS`) that holds a key of ours: none of them may go on to an engine."""
+        if not self._keys:
+            return []
+        return [
+            header
+            for header in HEADERS
+            if (shown := headers.get(header)) is not None
+            and self._known(_bearer(shown) if header == "Authorization" else shown.strip())
+        ]
+
     def _known(self, shown: str) -> bool:
         raw = shown.encode("utf-8", "surrogateescape")
         # Every key is compared in full, so that the time taken tells nothing about any of them.

@@ -92,7 +92,7 @@ def error_event(body: bytes, path: str) -> bytes:
 def is_anthropic(path: str) -> bool:
     """Whether Anthropic's API is spoken at this path, ``/p/{id}`` before it or not.
 
-    >>> is_anthropic("/v1/messages"), is_anthropic("/p/a/v1/messages/count_tokens"), is_anthropic("/v1/models")
+    >>> is_anthropic("/v1/messages"), is_anthropic("/p/a/v1/messages"), is_anthropic("/v1/models")
     (True, True, False)
     """
     return path.startswith("/v1/messages") or (path.startswith("/p/") and "/v1/messages" in path)

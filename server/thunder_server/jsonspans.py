@@ -36,8 +36,7 @@ class Member:
 def scan_object(text: str, start: int = 0) -> tuple[list[Member], int]:
     """The members of the object at ``start`` in order, duplicates too, and where the object ends.
 
-    Raises ValueError (saying what is wrong and where) if there is no object, or RecursionError if it is nested
-    too deeply.
+    Raises ValueError (saying what is wrong and where) if it is no object, RecursionError if it is too deep.
 
     >>> [(m.key, m.value) for m in scan_object('{"a": 1, "a": [2]}')[0]]
     [('a', 1), ('a', [2])]
@@ -76,7 +75,7 @@ def scan_document(text: str) -> list[Member]:
 
 
 def without(text: str, member: Member, key: str) -> str | None:
-    """The text of ``member``, whose value is an object, without ``key`` in it; ``None`` if nothing is left."""
+    """The text of ``member``, an object, without ``key`` in it; ``None`` if that leaves it empty."""
     inner, _ = scan_object(text, member.value_start)
     kept = [text[one.start : one.end] for one in inner if one.key != key]
     return text[member.start : member.value_start] + object_of(kept) if kept else None

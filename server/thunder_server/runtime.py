@@ -204,7 +204,7 @@ class Runtime:
     # --- backends --------------------------------------------------------------------------------------
 
     def add_backend(self, spec: BackendSpec) -> Poller:
-        """Serve with this backend too, from now on. One of that id that exists already is returned as it is."""
+        """Serve with this backend too, from now on. A known one is returned as it is."""
         if (known := self.backends.get(spec.id)) is not None:
             return known
         poller = self.backends[spec.id] = Poller(spec, self._reported, self.now, every_s=self._poll_s)
@@ -218,7 +218,7 @@ class Runtime:
         return poller
 
     def drain_backend(self, backend_id: str, timeout_s: float | None = None) -> None:
-        """No new programs there; running calls finish, or are cut after ``timeout_s``. KeyError if unknown."""
+        """No new programs there; running calls finish, or are cut after ``timeout_s``. Raises KeyError."""
         if backend_id not in self.backends:
             raise KeyError(backend_id)
         self.post(BackendDrained(at=self.now(), backend_id=backend_id))
@@ -230,7 +230,7 @@ class Runtime:
             )
 
     def remove_backend(self, backend_id: str) -> None:
-        """Forget this backend and cut its calls. KeyError if unknown."""
+        """Forget this backend and cut its calls. Raises KeyError."""
         poller = self.backends.pop(backend_id)
         if (timer := self._drains.pop(backend_id, None)) is not None:
             timer.cancel()

@@ -14,5 +14,5 @@ class OpenAIEngine:
             answer = await get("/health")
         return answer is not None and answer.status < 500
 
-    async def load(self, get: Get) -> Load | None:  # noqa: ARG002
+    async def load(self, get: Get) -> Load | None:
         return None

@@ -100,7 +100,7 @@ class Poller:
     # --- one look --------------------------------------------------------------------------------------
 
     async def _look(self) -> bool:
-        """Look once and report; False if the next look should follow at once, because this one was in vain."""
+        """Look once and report; False if it was in vain and the next should follow at once."""
         started = self._now()
         self._refused = False
         async with asyncio.TaskGroup() as looks:

@@ -44,7 +44,7 @@ class VllmEngine:
 def read_metrics(page: str) -> Load | None:
     """Capacity and load of all engines behind this page; ``None`` if it is none of vLLM's.
 
-    >>> read_metrics('vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1025"} 1.0').capacity_tokens
+    >>> read_metrics('vllm:cache_config_info{block_size="16",num_gpu_blocks="1025"} 1.0').capacity_tokens
     16384
     """
     samples = parse(page, _WANTED)
