@@ -19,6 +19,7 @@ class Refusal(StrEnum):
     ADMISSION_TIMEOUT = "admission_timeout"  # 503: waited max_wait
     PROGRAM_TERMINATED = "program_terminated"  # 409: dropped, or its lease ended
     SUPERSEDED = "superseded"  # 409: a retry took its place
+    BACKEND_UNREACHABLE = "backend_error"  # 502: every backend it could go to refused the connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
