@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import typer
 
+from thunder_server.cli import emulate
+
 app = typer.Typer(
     name="thunder",
     help="Schedule whole agent runs, not single requests.",
@@ -20,3 +22,6 @@ app = typer.Typer(
 @app.callback()
 def thunder() -> None:
     """Schedule whole agent runs, not single requests."""
+
+
+emulate.register(app)
