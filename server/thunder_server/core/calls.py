@@ -70,7 +70,7 @@ class Calls:
             self.refuse(
                 program,
                 call,
-                Refusal.BACKEND_UNREACHABLE,
+                Refusal.BACKEND_ERROR,
                 f"{event.backend_id} refused the connection, and no other healthy backend can take the call",
             )
 

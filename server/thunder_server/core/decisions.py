@@ -20,7 +20,6 @@ class Refusal(StrEnum):
     BACKEND_ERROR = "backend_error"  # 502: every backend tried refused the connection
     PROGRAM_TERMINATED = "program_terminated"  # 409: dropped, or its lease ended
     SUPERSEDED = "superseded"  # 409: a retry took its place
-    BACKEND_UNREACHABLE = "backend_error"  # 502: every backend it could go to refused the connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

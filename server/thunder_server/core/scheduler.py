@@ -52,7 +52,7 @@ class Scheduler:
         >>> _ = scheduler.handle(BackendReported(at=0.0, backend_id="gpu:8000", healthy=True))
         >>> decisions = scheduler.handle(CallArrived(at=1.0, call_id="c1", program_id="p1"))
         >>> [type(decision).__name__ for decision in decisions]
-        ['Opened', 'Dispatch', 'PhaseChanged']
+        ['Opened', 'PhaseChanged', 'Dispatch']
     """
 
     def __init__(self, *, policy: Policy, config: SchedulerConfig | None = None) -> None:

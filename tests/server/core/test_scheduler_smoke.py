@@ -19,8 +19,8 @@ def test_a_call_is_dispatched_and_its_program_ends_by_its_lease(policy):
     handle(BackendReported(at=0.0, backend_id="a", healthy=True, capacity_tokens=1000))
     assert handle(CallArrived(at=1.0, call_id="c1", program_id="p1")) == [
         "Opened",
-        "Dispatch",
         "PhaseChanged",
+        "Dispatch",
     ]
     assert handle(CallFinished(at=2.0, call_id="c1", end=CallEnd.COMPLETED)) == ["PhaseChanged"]
     assert handle(Tick(at=602.0)) == ["Terminate"]
