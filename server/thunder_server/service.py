@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
+from thunder_server.app import Face, make_app, start_server
 from thunder_server.auth import Keys
 from thunder_server.compat import Compat
 from thunder_server.control import Control
@@ -17,7 +18,6 @@ from thunder_server.core.scheduler import Scheduler
 from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
 from thunder_server.runtime import Runtime
-from thunder_server.server import Face, make_app, start_server
 from thunder_server.settings import Settings
 
 GRACE_S: Final = 30.0
@@ -119,5 +119,4 @@ async def serve_until_told(settings: Settings, ready: Callable[[str], object]) -
 
 def _greeting(url: str, settings: Settings) -> str:
     backends = ", ".join(backend.url for backend in settings.backend) or "none yet"
-    count = len(settings.backend)
-    return f"thunder serves at {url} · policy {settings.policy} · {count} backend{'s'[: count != 1]}: {backends}"
+    return f"thunder serve: ready at {url} · policy {settings.policy} · backends: {backends}"

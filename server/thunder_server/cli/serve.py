@@ -42,7 +42,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _option(metavar: str, text: str, default: str | None = None) -> Any:
-    return typer.Option(metavar=metavar, help=text, show_default=default or False)
+    if default is not None:
+        text = f"{text} (default {default})"
+    return typer.Option(metavar=metavar, help=text, show_default=False)
 
 
 def serve(
