@@ -80,7 +80,9 @@ class Reply:
 
 def chunk_of(text: str, index: int = 0) -> bytes:
     delta = {"choices": [{"index": index, "delta": {"content": text}, "finish_reason": None}]}
-    return b"data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "model": "m", **delta}).encode()
+    return (
+        b"data: " + json.dumps({"id": "c", "object": "chat.completion.chunk", "model": "m", **delta}).encode()
+    )
 
 
 USAGE = {
@@ -125,7 +127,7 @@ async def plain_answer(seen: Seen, reply: Reply) -> None:
 
 
 class FakeEngine:
-    """``answer`` serves calls; ``pages`` are what ``GET``s get: text, or a script. Everything seen is kept."""
+    """``answer`` serves calls; ``pages`` are what ``GET``s get: text or a script. All is kept in ``seen``."""
 
     def __init__(self, *, blocks: int | None = 1025, models: tuple[str, ...] = ("m",)) -> None:
         self.answer: Answer = plain_answer

@@ -40,7 +40,9 @@ class Served:
     decisions: list[Decision]
     _changed: asyncio.Condition
 
-    async def chat(self, body: Any = HELLO, program: str | None = None, **headers: str) -> tuple[int, Any, Any]:
+    async def chat(
+        self, body: Any = HELLO, program: str | None = None, **headers: str
+    ) -> tuple[int, Any, Any]:
         """``(status, headers, JSON body)`` of one call."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if program is not None:
@@ -82,9 +84,7 @@ async def serve(
     **options: Any,
 ) -> AsyncGenerator[Served]:
     """A data plane before ``engines``; everything is checked and settled when the block is left."""
-    scheduler = Scheduler(
-        policy=make_policy(policy, policy_settings), config=config or SchedulerConfig()
-    )
+    scheduler = Scheduler(policy=make_policy(policy, policy_settings), config=config or SchedulerConfig())
     runtime = Runtime(scheduler, poll_s=poll_s)
     changed = asyncio.Condition()
     loop = asyncio.get_running_loop()
