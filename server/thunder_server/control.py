@@ -103,8 +103,10 @@ class Control:
         return web.json_response({"programs": listed})
 
     async def why(self, request: web.Request) -> web.Response:
-        program = self._known(_id(request))
-        why = self._scheduler.why(program.id, self._runtime.now())
+        program_id = _id(request)
+        why = self._scheduler.why(program_id, self._runtime.now())
+        if why is None:
+            raise _unknown_program(program_id)
         return web.json_response(views.why(why, self._runtime.unix))
 
     async def take_events(self, request: web.Request) -> web.Response:
@@ -144,12 +146,7 @@ class Control:
     def _known(self, program_id: str) -> Program:
         program = self._scheduler.program(program_id)
         if program is None:
-            raise ApiError(
-                404,
-                "program_not_found",
-                f"There is no program {program_id!r}; one that ended is kept for ten minutes.",
-                param="id",
-            )
+            raise _unknown_program(program_id)
         return program
 
     # --- backends --------------------------------------------------------------------------------------
@@ -199,6 +196,15 @@ def _id(request: web.Request) -> str:
     if not wire.is_valid_id(program_id):
         raise invalid(f"{program_id[:60]!r} is no program id: {wire.ID_GRAMMAR}", "id")
     return program_id
+
+
+def _unknown_program(program_id: str) -> ApiError:
+    return ApiError(
+        404,
+        "program_not_found",
+        f"There is no program {program_id!r}; one that ended is kept for ten minutes.",
+        param="id",
+    )
 
 
 def _choice(request: web.Request, name: str, choices: Sequence[Choice]) -> Choice | None:

@@ -150,7 +150,9 @@ class Telemetry(Collector):
             ("waiting", "Calls waiting inside the engine"),
             ("hit_rate", "Share of prompt tokens found in its cache lately"),
         ):
-            values = {(one["id"],): float(one[key]) for one in shown if one[key] is not None}
+            values: dict[tuple[str, ...], float] = {
+                (one["id"],): float(one[key]) for one in shown if one[key] is not None
+            }
             yield _gauge(f"thunder_backend_{key}", help_text, ("backend",), values)
 
 

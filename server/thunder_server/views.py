@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from thunder_server.core.program import Program
-from thunder_server.core.scheduler import Scheduler, Why
+from thunder_server.core.scheduler import Scheduler
+from thunder_server.core.views import Why
 from thunder_server.runtime import Runtime
 
 Unix = Callable[[float], float]
@@ -14,8 +15,7 @@ Unix = Callable[[float], float]
 
 def program(scheduler: Scheduler, shown: Program, at: float, unix: Unix) -> dict[str, Any]:
     """One program; ``opened_at`` is Unix seconds, everything else as the core says it."""
-    view = scheduler.view(shown, at)
-    return view | {"opened_at": unix(view["opened_at"])}
+    return scheduler.view(shown, at) | {"opened_at": unix(shown.opened_at)}
 
 
 def never_opened(program_id: str) -> dict[str, Any]:
@@ -64,25 +64,7 @@ def why(told: Why, unix: Unix) -> dict[str, Any]:
 
 
 def backend(runtime: Runtime, backend_id: str) -> dict[str, Any]:
-    """One backend: the engine's own figures where it gives any, else what our accounts say."""
+    """One backend: where it is, and what the core knows of it."""
     spec = runtime.backends[backend_id].spec
     known = runtime.scheduler.backends[backend_id]
-    report = known.report
-    return {
-        "id": backend_id,
-        "url": spec.url,
-        "engine": spec.engine,
-        "healthy": known.healthy,
-        "draining": known.draining,
-        "models": None if known.models is None else sorted(known.models),
-        "capacity_tokens": known.capacity_tokens,
-        "used_tokens": _first(report.used_tokens, round(known.used(runtime.now()))),
-        "active_programs": len(known.programs),
-        "running": _first(report.running, known.running),
-        "waiting": _first(report.waiting, 0),
-        "hit_rate": report.hit_rate,
-    }
-
-
-def _first(said: int | None, counted: int) -> int:
-    return counted if said is None else said
+    return {"id": backend_id, "url": spec.url, "engine": spec.engine} | runtime.scheduler.backend_view(known)

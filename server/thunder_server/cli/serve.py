@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from thunder_server.cli.api import fail
+
+if TYPE_CHECKING:
+    from thunder_server.settings import Settings
 
 
 class _Spread(TyperCommand):
@@ -39,7 +42,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _option(metavar: str, text: str, default: str | None = None) -> Any:
-    return typer.Option(metavar=metavar, help=text, show_default=default or False)
+    if default is not None:
+        text = f"{text} (default {default})"
+    return typer.Option(metavar=metavar, help=text, show_default=False)
 
 
 def serve(
@@ -102,9 +107,25 @@ def serve(
         settings = load_settings(flags, os.environ, config)
     except SettingsError as wrong:
         fail(str(wrong), 2)
-    from thunder_server.server import ListenError, run
+    _run(settings)
 
+
+def _run(settings: Settings) -> None:
+    import asyncio
+    import logging
+
+    import uvloop
+
+    from thunder_server.service import ListenError, serve_until_told
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        run(settings, ready=typer.echo)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve_until_told(settings, ready=_ready))
     except ListenError as wrong:
         fail(str(wrong))
+
+
+def _ready(line: str) -> None:
+    # Whoever waits for this line reads a pipe.
+    print(line, flush=True)
