@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import typer
 
+from thunder_server.cli import backends, doctor, emulate, programs, serve, top, why
+
 app = typer.Typer(
     name="thunder",
     help="Schedule whole agent runs, not single requests.",
@@ -20,3 +22,7 @@ app = typer.Typer(
 @app.callback()
 def thunder() -> None:
     """Schedule whole agent runs, not single requests."""
+
+
+for command in (serve, emulate, top, programs, backends, why, doctor):
+    command.register(app)

@@ -1,0 +1,224 @@
+"""The bodies of the control plane: read strictly, explained plainly, turned into the core's events.
+
+Unknown fields are ignored, as OpenAI-compatible servers do, so that an older server serves a newer client.
+``null`` counts as not given. Numbers are numbers (no ``"5"``, no ``true``, no ``NaN``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from thunder_sdk import wire
+from thunder_server.core import events
+from thunder_server.errors import ApiError, invalid
+from thunder_server.jsonbody import kind_of
+
+MAX_TEXT: Final = 4096
+MAX_TOOL: Final = 1000
+
+
+# --- fields --------------------------------------------------------------------------------------------
+
+
+def _id(value: str) -> str:
+    if not wire.is_valid_id(value):
+        raise ValueError(f"{_short(value)} is no id: {wire.ID_GRAMMAR}")
+    return value
+
+
+def _resource_kind(value: str) -> str:
+    if value not in wire.ResourceKind.__members__.values():
+        raise ValueError(f"{_short(value)} is no kind of resource; there are {', '.join(wire.ResourceKind)}")
+    return value
+
+
+def _not_yet(value: object) -> NoReturn:
+    # Taking it and preparing nothing would leave the agent waiting for what never comes.
+    raise ValueError("is not supported by this server yet; leave it out")
+
+
+Id = Annotated[str, AfterValidator(_id)]
+Duration = Annotated[float, Field(gt=0, le=10**9)]
+DurationOrZero = Annotated[float, Field(ge=0, le=10**9)]
+Integer = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class ProgramBody(_Body):
+    """``PUT /programs/{id}``."""
+
+    name: Annotated[str, Field(max_length=wire.MAX_NAME)] | None = None
+    parent_id: Id | None = None
+    group: Id | None = None
+    priority: Integer | None = None
+    tags: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] | None = None
+    metadata: dict[str, Any] | None = None
+    expected_context_tokens: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    lease_s: Duration | None = None
+    max_wait_s: DurationOrZero | None = None
+    environment: Annotated[Any, AfterValidator(_not_yet)] = None
+
+    def opened(self, program_id: str, at: float) -> events.ProgramOpened:
+        return events.ProgramOpened(at=at, program_id=program_id, fields=self.model_dump(exclude_unset=True))
+
+
+class EventsBody(_Body):
+    """``POST /events``: the envelope; each event is read on its own."""
+
+    emitter: Id
+    events: list[Any]
+
+
+class DrainBody(_Body):
+    """``POST /backends/{id}/drain``."""
+
+    timeout_s: DurationOrZero | None = None
+
+
+class ReleaseBody(_Body):
+    """``POST /programs/release``, ThunderAgent's way to say that a program is over."""
+
+    program_id: Id
+
+
+class _Event(_Body):
+    program_id: Id
+    seq: Annotated[int, Field(ge=0, le=2**63 - 1)]
+    at: Annotated[float, Field(ge=0, le=10**11)]
+
+    def _envelope(self, at: float, emitter: str) -> dict[str, Any]:
+        return {
+            "at": at,
+            "program_id": self.program_id,
+            "emitter": emitter,
+            "seq": self.seq,
+            "client_at": self.at,
+        }
+
+
+class _ActingStarted(_Event):
+    type: Literal["acting.started"]
+    call_id: Id
+    tool: Annotated[str, Field(max_length=MAX_TOOL)]
+    expected_s: DurationOrZero | None = None
+
+    def event(self, at: float, emitter: str) -> events.ClientEvent:
+        return events.ActingStarted(
+            **self._envelope(at, emitter), call_id=self.call_id, tool=self.tool, expected_s=self.expected_s
+        )
+
+
+class _ActingFinished(_Event):
+    type: Literal["acting.finished"]
+    call_id: Id
+    ok: bool = True
+
+    def event(self, at: float, emitter: str) -> events.ClientEvent:
+        return events.ActingFinished(**self._envelope(at, emitter), call_id=self.call_id, ok=self.ok)
+
+
+class _Heartbeat(_Event):
+    type: Literal["heartbeat"]
+
+    def event(self, at: float, emitter: str) -> events.ClientEvent:
+        return events.HeartbeatReceived(**self._envelope(at, emitter))
+
+
+class _Resource(_Event):
+    kind: Annotated[str, AfterValidator(_resource_kind)]
+    ref: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    host: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+
+
+class _ResourceDeclared(_Resource):
+    type: Literal["resource.declared"]
+    keep: bool = False
+
+    def event(self, at: float, emitter: str) -> events.ClientEvent:
+        return events.ResourceDeclared(
+            **self._envelope(at, emitter), kind=self.kind, ref=self.ref, host=self.host, keep=self.keep
+        )
+
+
+class _ResourceReleased(_Resource):
+    type: Literal["resource.released"]
+
+    def event(self, at: float, emitter: str) -> events.ClientEvent:
+        return events.ResourceReleased(
+            **self._envelope(at, emitter), kind=self.kind, ref=self.ref, host=self.host
+        )
+
+
+_AnyEvent = _ActingStarted | _ActingFinished | _Heartbeat | _ResourceDeclared | _ResourceReleased
+_EVENT: TypeAdapter[_AnyEvent] = TypeAdapter(Annotated[_AnyEvent, Field(discriminator="type")])
+
+
+def read_event(value: object, at: float, emitter: str) -> events.ClientEvent:
+    """One entry of ``events`` as the core's event. Raises `ApiError`."""
+    if not isinstance(value, Mapping):
+        raise invalid(f"an event must be an object, not {kind_of(value)}")
+    try:
+        return _EVENT.validate_python(
+            {key: inner for key, inner in value.items() if inner is not None}
+        ).event(at, emitter)
+    except ValidationError as refused:
+        raise _explained(refused, tagged=True) from None
+
+
+def read(model: type[Body], value: Mapping[str, Any]) -> Body:
+    """``value`` as ``model``. Raises `ApiError` for the first field that is wrong."""
+    try:
+        return model.model_validate(value, strict=True)
+    except ValidationError as refused:
+        raise _explained(refused) from None
+
+
+# --- explanations --------------------------------------------------------------------------------------
+
+_PLAIN: Final = {
+    "missing": "is missing",
+    "union_tag_not_found": "is missing",
+    "int_type": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
+    "string_type": "should be a string",
+    "list_type": "should be an array",
+    "dict_type": "should be an object",
+}
+
+
+def _explained(refused: ValidationError, *, tagged: bool = False) -> ApiError:
+    detail = refused.errors(include_url=False)[0]
+    location = detail["loc"][1:] if tagged else detail["loc"]
+    if detail["type"].startswith("union_tag"):
+        location = ("type",)
+    param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    return invalid(f"{param or 'the body'}: {_reason(detail)}", param or None)
+
+
+def _reason(detail: ErrorDetails) -> str:
+    kind = detail["type"]
+    if kind == "union_tag_invalid":
+        known = ", ".join(wire.EventType)
+        return f"{_short(detail['ctx']['tag'])} is no event type; there are {known}"
+    reason = _PLAIN.get(kind) or detail["msg"].removeprefix("Value error, ")
+    reason = re.sub(r"^Input should ", "should ", reason)
+    if kind in ("missing", "union_tag_not_found", "value_error", "string_too_long", "too_long"):
+        return reason
+    return f"{reason}, not {_short(detail['input'])}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,325 @@
+"""Recorded agent sessions: what an agent asked of its model, turn by turn, in sizes and times.
+
+A **trace** is a file of JSON lines, one session a line, plain or gzipped::
+
+    {"id": "trace_0492", "models": ["…"], "tool_tokens": 9913, "system_tokens": 557, "block_size": 64,
+     "requests": [{"t": 0.0, "in": 10972, "out": 363, "hash_ids": [1, 2, …], "think_time": 0.0,
+                   "input_types": ["text"]}, …]}
+
+``in`` and ``out`` are tokens, ``t`` seconds since the session's start, ``think_time`` the client's gap
+before the request, ``hash_ids`` the prompt's whole blocks. In place of ``hash_ids`` a request may carry
+``shared``: the tokens its prompt has in common with the one before it (the packaged set does, being a
+hundred times smaller for it). ``type: subagent`` is a child session with ``requests`` of its own, for which
+its parent waits.
+
+**Replay rule.** A turn is sent when the previous answer has come and the turn's gap has passed; child
+sessions run inside that gap. ``tool_tokens + system_tokens`` lead every prompt of a model, so its sessions
+share them.
+
+What is wrong with a file is said with its name and line (`TraceError`); what is merely odd in a recording (no
+prompt, no output, a session that asked nothing) is left out and counted in `Trace.skipped`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib.resources import files
+from pathlib import Path
+from typing import IO, cast
+
+PACKAGED = "coding-agents.jsonl.gz"
+DEFAULT_BLOCK = 64
+
+
+class TraceError(ValueError):
+    """A trace cannot be used: ``FILE, line N: what is wrong``."""
+
+
+class Gap(StrEnum):
+    """What happened before a turn."""
+
+    START = "start"  # nothing: the session's first turn
+    TOOL = "tool"  # a tool ran
+    HUMAN = "human"  # a person read, thought and wrote
+
+
+class Skipped(StrEnum):
+    """What a recording holds that cannot be replayed, and is left out."""
+
+    EMPTY_PROMPT = "turn without a prompt"
+    EMPTY_OUTPUT = "turn without an output"
+    EMPTY_SESSION = "session without turns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One request of a session.
+
+    ``prompt_tokens`` is the whole prompt, of which the first ``shared_tokens`` are those of the previous
+    prompt (0 for the first); less than the previous prompt means that the client compacted its context.
+    ``gap_s`` is the time between the previous answer and this request, without what its ``children`` took.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    shared_tokens: int
+    gap_s: float
+    gap: Gap
+    children: tuple[Session, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One agent run. The first ``system_tokens`` of every prompt are common to all sessions of ``model``."""
+
+    id: str
+    model: str
+    system_tokens: int
+    turns: tuple[Turn, ...]
+
+    def window(self, start: int, length: int) -> Session:
+        """``length`` consecutive turns from ``start`` on, as a session that begins with that context.
+
+        >>> turns = tuple(
+        ...     Turn(prompt_tokens=100 * k, output_tokens=5, shared_tokens=90 * k, gap_s=1.0, gap=Gap.TOOL)
+        ...     for k in (1, 2, 3)
+        ... )
+        >>> session = Session(id="s", model="m", system_tokens=50, turns=turns).window(1, 2)
+        >>> [(turn.prompt_tokens, turn.shared_tokens, turn.gap.value) for turn in session.turns]
+        [(200, 0, 'start'), (300, 270, 'tool')]
+        """
+        first, *rest = self.turns[start : start + length]
+        opening = Turn(
+            prompt_tokens=first.prompt_tokens,
+            output_tokens=first.output_tokens,
+            shared_tokens=0,
+            gap_s=0.0,
+            gap=Gap.START,
+        )
+        return Session(id=self.id, model=self.model, system_tokens=self.system_tokens, turns=(opening, *rest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """The sessions of a file, in its order, with a count of what was left out and why."""
+
+    sessions: tuple[Session, ...]
+    skipped: Mapping[Skipped, int] = field(default_factory=dict)
+
+
+def recorded() -> Trace:
+    """The set inside the package: 96 coding-agent sessions (``data/README.md`` says from where)."""
+    path = files("thunder_server.simulation") / "data" / PACKAGED
+    with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as lines:
+        return _read(lines, PACKAGED)
+
+
+def load(path: str | Path) -> Trace:
+    """Read a trace file, plain or gzipped. Raises `TraceError` naming the file and the line."""
+    path = Path(path)
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            source = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if zipped else raw
+            with io.TextIOWrapper(source, encoding="utf-8") as lines:
+                return _read(lines, str(path))
+    except (OSError, EOFError, zlib.error) as broken:
+        reason = getattr(broken, "strerror", None) or str(broken)
+        raise TraceError(f"{path}: cannot be read: {reason}") from broken
+    except UnicodeDecodeError as binary:
+        raise TraceError(f"{path}: is not UTF-8 text; a trace is JSON lines, plain or gzipped") from binary
+
+
+def _read(lines: IO[str], name: str) -> Trace:
+    skipped: Counter[Skipped] = Counter()
+    sessions: list[Session] = []
+    seen: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{name}, line {number}"
+        record = _Record(_parse(line, where), where)
+        session_id = record.text("id")
+        if session_id in seen:
+            raise TraceError(f"{where}: id {session_id!r} was used on line {seen[session_id]} already")
+        seen[session_id] = number
+        session = _session(record, session_id, skipped)
+        if session is not None:
+            sessions.append(session)
+    if not sessions:
+        raise TraceError(f"{name}: holds no session that can be replayed")
+    return Trace(sessions=tuple(sessions), skipped=dict(skipped))
+
+
+def _parse(line: str, where: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as wrong:
+        raise TraceError(f"{where}: is not JSON: {wrong}") from wrong
+
+
+class _Record:
+    """One JSON object of a trace, whose fields are asked for by type; complaints say where it is."""
+
+    def __init__(self, value: object, where: str) -> None:
+        if not isinstance(value, dict):
+            raise TraceError(f"{where}: must be a JSON object, not {type(value).__name__}")
+        self.fields = cast("dict[str, object]", value)
+        self.where = where
+
+    def __contains__(self, name: str) -> bool:
+        return self.fields.get(name) is not None
+
+    def wrong(self, name: str, what: str) -> TraceError:
+        return TraceError(f"{self.where}: {name!r} {what}")
+
+    def _get(self, name: str, default: object = None) -> object:
+        value = self.fields.get(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.wrong(name, "is missing")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._get(name, default)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(name, f"must be a non-empty text, not {value!r}")
+        return value
+
+    def count(self, name: str, default: int | None = None) -> int:
+        value = self._get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise self.wrong(name, f"must be a whole number, not {value!r}")
+        if value < 0:
+            raise self.wrong(name, f"is negative ({value})")
+        return value
+
+    def seconds(self, name: str, default: float | None = None) -> float:
+        value = self._get(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.wrong(name, f"must be a number of seconds, not {value!r}")
+        if value < 0:
+            raise self.wrong(name, f"is negative ({value})")
+        return float(value)
+
+    def items(self, name: str) -> list[object]:
+        value = self._get(name)
+        if not isinstance(value, list):
+            raise self.wrong(name, f"must be a list, not {type(value).__name__}")
+        return value
+
+    def records(self, name: str, noun: str) -> Iterator[_Record]:
+        for index, item in enumerate(self.items(name)):
+            yield _Record(item, f"{self.where}, {noun} {index}")
+
+
+def _session(
+    record: _Record, session_id: str, skipped: Counter[Skipped], parent_model: str = "unknown"
+) -> Session | None:
+    names = record.items("models") if "models" in record else []
+    model = str(names[0]) if names else parent_model
+    block = record.count("block_size", DEFAULT_BLOCK)
+    turns: list[Turn] = []
+    children: list[Session] = []
+    child_s = 0.0  # how long the longest of them took
+    previous = _Previous()
+    for index, request in enumerate(record.records("requests", "request")):
+        if request.fields.get("type") == "subagent":
+            child_id = f"{session_id}.{request.text('agent_id', str(index))}"
+            child = _session(request, child_id, skipped, model)
+            if child is not None:
+                children.append(child)
+                child_s = max(child_s, request.seconds("duration_ms", 0.0) / 1000)
+            continue
+        turn = _turn(request, previous, block, first=not turns, child_s=child_s, children=tuple(children))
+        odd = (
+            Skipped.EMPTY_PROMPT
+            if turn.prompt_tokens == 0
+            else Skipped.EMPTY_OUTPUT
+            if turn.output_tokens == 0
+            else None
+        )
+        if odd is not None:
+            skipped[odd] += 1
+            continue
+        turns.append(turn)
+        previous.remember(request)
+        children, child_s = [], 0.0
+    if not turns:
+        skipped[Skipped.EMPTY_SESSION] += 1
+        return None
+    system = record.count("tool_tokens", 0) + record.count("system_tokens", 0)
+    return Session(
+        id=session_id,
+        model=model,
+        system_tokens=min(system, min(turn.prompt_tokens for turn in turns)),
+        turns=tuple(turns),
+    )
+
+
+@dataclass(slots=True)
+class _Previous:
+    """The turn before: what the next one can share, and when its answer had come."""
+
+    prompt_tokens: int = 0
+    blocks: Sequence[object] = ()
+    sent_s: float = 0.0
+    answered_s: float = 0.0
+
+    def remember(self, request: _Record) -> None:
+        self.prompt_tokens = request.count("in")
+        self.blocks = request.items("hash_ids") if "hash_ids" in request else ()
+        self.sent_s = request.seconds("t", self.answered_s)
+        self.answered_s = self.sent_s + request.seconds("api_time", 0.0)
+
+
+def _turn(
+    request: _Record,
+    previous: _Previous,
+    block: int,
+    *,
+    first: bool,
+    child_s: float,
+    children: tuple[Session, ...],
+) -> Turn:
+    prompt = request.count("in")
+    sent = request.seconds("t", previous.answered_s)
+    if sent < previous.sent_s:
+        raise request.wrong("t", f"goes back in time ({sent} after {previous.sent_s})")
+    if "shared" in request:
+        shared = request.count("shared")
+        if shared > min(prompt, previous.prompt_tokens):
+            raise request.wrong("shared", f"is {shared}, more than this prompt or the one before holds")
+    elif "hash_ids" in request:
+        shared = min(block * _common(previous.blocks, request.items("hash_ids")), prompt)
+    else:
+        raise request.wrong("hash_ids", "is missing (or, in its place, 'shared')")
+    gap_s = request.seconds("think_time", max(0.0, sent - previous.answered_s))
+    tool_ran = "input_types" in request and "tool_result" in request.items("input_types")
+    return Turn(
+        prompt_tokens=prompt,
+        output_tokens=request.count("out"),
+        shared_tokens=0 if first else shared,
+        gap_s=0.0 if first else max(0.0, gap_s - child_s),
+        gap=Gap.START if first else Gap.TOOL if tool_ran or children else Gap.HUMAN,
+        children=children,
+    )
+
+
+def _common(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many leading blocks two prompts share."""
+    if one == other[: len(one)]:  # nearly always: the context only grew
+        return len(one)
+    return next(
+        (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
