@@ -17,8 +17,8 @@ def test_a_program_opens_acts_and_closes_in_order(server):
         with p.acting("bash", expected=2) as tool:
             pass
     assert thunder.current_program() is None
-    assert [r.method for r in server.requests][0] == "PUT"
-    assert [r.method for r in server.requests][-1] == "DELETE"
+    assert server.requests[0].method == "PUT"
+    assert server.requests[-1].method == "DELETE"
     assert [(e["type"], e["call_id"]) for e in server.events] == [
         ("acting.started", tool.call_id),
         ("acting.finished", tool.call_id),
