@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from thunder_server.cli.api import (
     DEFAULT_SERVER,
@@ -16,7 +15,7 @@ from thunder_server.cli.api import (
     explained,
     print_json,
 )
-from thunder_server.cli.tables import backends_table
+from thunder_server.cli.tables import backends_table, make_console
 
 IdArgument = Annotated[
     str, typer.Argument(metavar="HOST:PORT", help="A backend as the list names it.", show_default=False)
@@ -48,7 +47,7 @@ def list_backends(
     if as_json:
         print_json(answer)
     elif answer["backends"]:
-        Console().print(backends_table(answer["backends"]))
+        make_console().print(backends_table(answer["backends"]))
     else:
         typer.echo("No backends; add one: thunder backends add http://HOST:PORT")
 

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from thunder_sdk import wire
@@ -25,7 +24,7 @@ from thunder_server.cli.api import (
     ServerOption,
     print_json,
 )
-from thunder_server.cli.tables import plain
+from thunder_server.cli.tables import make_console, plain
 
 if TYPE_CHECKING:
     import httpx
@@ -69,7 +68,7 @@ def doctor(
     for finding in examine(api, model):
         findings.append(finding)
         if not as_json:
-            Console().print(_line(finding), soft_wrap=True)
+            make_console().print(_line(finding), soft_wrap=True)
     failed = any(finding.result == "failed" for finding in findings)
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})

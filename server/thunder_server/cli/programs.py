@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from thunder_sdk import wire
 from thunder_server.cli.api import (
@@ -18,7 +17,7 @@ from thunder_server.cli.api import (
     fail,
     print_json,
 )
-from thunder_server.cli.tables import program_details, programs_table
+from thunder_server.cli.tables import make_console, program_details, programs_table
 
 STATUSES = ("active", "paused", "terminated")
 OUTCOMES = ("success", "error", "dropped")
@@ -62,7 +61,7 @@ def list_programs(
     if as_json:
         print_json(answer)
     elif answer["programs"]:
-        Console().print(programs_table(answer["programs"]))
+        make_console().print(programs_table(answer["programs"]))
     else:
         typer.echo("No such programs." if params else "No programs.")
 
@@ -80,7 +79,7 @@ def show_program(
     if as_json:
         print_json(program)
     else:
-        Console().print(program_details(program))
+        make_console().print(program_details(program))
 
 
 @programs.command("close", epilog="Example: thunder programs close prg_42 --outcome dropped")

@@ -11,6 +11,9 @@ from typer.core import TyperCommand
 from thunder_server.cli.api import fail
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
     from thunder_server.settings import Settings
 
 
@@ -114,13 +117,11 @@ def _run(settings: Settings) -> None:
     import asyncio
     import logging
 
-    import uvloop
-
     from thunder_server.service import ListenError, serve_until_told
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve_until_told(settings, ready=_ready))
     except ListenError as wrong:
         fail(str(wrong))
@@ -129,3 +130,11 @@ def _run(settings: Settings) -> None:
 def _ready(line: str) -> None:
     # Whoever waits for this line reads a pipe.
     print(line, flush=True)
+
+
+def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not built for this platform
+        return None
+    return uvloop.new_event_loop

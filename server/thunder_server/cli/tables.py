@@ -6,10 +6,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 _STATUS_STYLES = {"active": "green", "paused": "yellow", "terminated": "dim"}
+
+
+def make_console() -> Console:
+    """The terminal; into a pipe tables go as wide as they are, for nobody to guess what was cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
 
 
 def plain(value: object, style: str = "") -> Text:
@@ -46,7 +53,9 @@ def tokens(value: float | None) -> str:
 def programs_table(programs: Iterable[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("program", "name", "status", "phase", "backend"):
-        table.add_column(heading, overflow="fold" if heading == "program" else "ellipsis")
+        table.add_column(
+            heading, no_wrap=True, overflow="ellipsis", min_width=8 if heading != "name" else None
+        )
     for heading in ("context", "calls", "waited", "lease"):
         table.add_column(heading, justify="right", no_wrap=True)
     for program in programs:
@@ -81,7 +90,9 @@ def _phase(program: dict[str, Any]) -> Text:
 def backends_table(backends: Iterable[dict[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("backend", "engine", "state", "models"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(
+            heading, no_wrap=True, overflow="ellipsis", min_width=8 if heading != "engine" else None
+        )
     for heading in ("used", "capacity", "full", "programs", "running", "waiting", "hit rate"):
         table.add_column(heading, justify="right", no_wrap=True)
     for backend in backends:

@@ -20,7 +20,7 @@ from thunder_server.cli.api import (
     explained,
     print_json,
 )
-from thunder_server.cli.tables import backends_table, programs_table
+from thunder_server.cli.tables import backends_table, make_console, programs_table
 
 _ORDER = {"paused": 0, "active": 1, "terminated": 2}
 
@@ -42,7 +42,7 @@ def top(
 ) -> None:
     """Watch backends and programs. Ctrl-C leaves."""
     api = Api(server, api_key)
-    console = Console()
+    console = make_console()
     with explained():
         seen = look(api)
         if as_json:

@@ -6,7 +6,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.text import Text
 
 from thunder_server.cli.api import (
@@ -19,7 +19,7 @@ from thunder_server.cli.api import (
     print_json,
 )
 from thunder_server.cli.programs import checked_id
-from thunder_server.cli.tables import plain, seconds, tokens
+from thunder_server.cli.tables import make_console, plain, seconds, tokens
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def why(
     if as_json:
         print_json(answer)
     else:
-        Console().print(story(program_id, answer, time.time()))
+        make_console().print(story(program_id, answer, time.time()))
 
 
 def story(program_id: str, answer: dict[str, Any], now: float) -> Group:
