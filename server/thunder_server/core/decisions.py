@@ -17,6 +17,7 @@ class Refusal(StrEnum):
 
     NO_BACKEND = "no_backend"  # 503: none healthy for 5 s
     ADMISSION_TIMEOUT = "admission_timeout"  # 503: waited max_wait
+    BACKEND_ERROR = "backend_error"  # 502: every backend tried refused the connection
     PROGRAM_TERMINATED = "program_terminated"  # 409: dropped, or its lease ended
     SUPERSEDED = "superseded"  # 409: a retry took its place
 

@@ -1,0 +1,48 @@
+"""When and whom: the scheduling policies, by name."""
+
+from __future__ import annotations
+
+from thunder_server.core.policies._protocol import Evict, Intent, Place, Policy, Spare
+from thunder_server.core.policies.cap import Cap, CapSettings
+from thunder_server.core.policies.paper import Paper, PaperSettings
+from thunder_server.core.policies.passthrough import Passthrough
+
+__all__ = [
+    "POLICIES",
+    "Cap",
+    "CapSettings",
+    "Evict",
+    "Intent",
+    "Paper",
+    "PaperSettings",
+    "Passthrough",
+    "Place",
+    "Policy",
+    "Spare",
+    "make_policy",
+]
+
+POLICIES = ("passthrough", "cap", "paper")
+"""The names there are."""
+
+
+def make_policy(name: str, settings: PaperSettings | CapSettings | None = None) -> Policy:
+    """The policy of this name, with its settings (default: its own defaults).
+
+    Raises:
+        ValueError: no policy of this name, or settings of another one.
+
+    Example:
+        >>> make_policy("cap", CapSettings(programs=8)).name
+        'cap'
+    """
+    match name, settings:
+        case "passthrough", None:
+            return Passthrough()
+        case "cap", CapSettings() | None:
+            return Cap(settings or CapSettings())
+        case "paper", PaperSettings() | None:
+            return Paper(settings or PaperSettings())
+    if name in POLICIES:
+        raise ValueError(f"{type(settings).__name__} are not the settings of policy {name!r}")
+    raise ValueError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")

@@ -1,0 +1,217 @@
+"""The life of programs: how they open, stay alive, close and are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thunder_server.core.calls import Calls
+from thunder_server.core.decisions import Forget, Opened, PhaseChanged, Terminate
+from thunder_server.core.events import (
+    ActingFinished,
+    ActingStarted,
+    CallArrived,
+    ClientEvent,
+    HeartbeatReceived,
+    Outcome,
+    ProgramClosed,
+    ProgramOpened,
+    ResourceDeclared,
+    ResourceReleased,
+)
+from thunder_server.core.placement import Placement
+from thunder_server.core.program import ACTING_BLOCKS, Acting, Phase, Program, State
+from thunder_server.core.world import Due, World
+
+REASONS = {
+    Outcome.SUCCESS: "it was closed",
+    Outcome.ERROR: "it was closed after an error",
+    Outcome.DROPPED: "it was dropped",
+    Outcome.LEASE_EXPIRED: "its lease ran out: no call and no event came",
+}
+
+
+class Lifecycle:
+    """Opens, renews, closes and forgets programs."""
+
+    def __init__(self, world: World, placement: Placement, calls: Calls) -> None:
+        self._w = world
+        self._placement = placement
+        self._calls = calls
+
+    # --- opening
+
+    def opened(self, event: ProgramOpened) -> None:
+        """A ``PUT``."""
+        program = self._open(event.program_id) or self._new(event.program_id, self._w.config.default_lease_s)
+        self._merge(program, event.fields)
+
+    def for_call(self, event: CallArrived) -> Program:
+        """The program that a call belongs to, opened by it if need be."""
+        config = self._w.config
+        if event.program_id is None:
+            return self._new(event.anonymous_id, config.auto_lease_s, anonymous=True)
+        program = self._open(event.program_id) or self._new(event.program_id, config.auto_lease_s)
+        given = {"parent_id": event.parent_id, "group": event.group, "priority": event.priority}
+        self._merge(program, {name: value for name, value in given.items() if value is not None})
+        return program
+
+    def _open(self, program_id: str) -> Program | None:
+        program = self._w.programs.get(program_id)
+        return None if program is None or _is_over(program) else program
+
+    def _new(self, program_id: str, lease_s: float, *, anonymous: bool = False) -> Program:
+        w = self._w
+        before = w.programs.get(program_id)
+        program = Program(
+            id=program_id,
+            generation=before.generation + 1 if before else 1,
+            opened_at=w.now,
+            acting_since=w.now,
+            lease_s=lease_s,
+            anonymous=anonymous,
+            previous=before if before is not None and before.closing else None,
+        )
+        w.programs[program_id] = program
+        w.live[program] = None
+        w.deadlines.clear((Due.FORGET, program_id))
+        w.counters.programs_opened += 1
+        w.tell(program, Opened(program_id=program_id, generation=program.generation), "opened")
+        w.touch(program)
+        return program
+
+    def _merge(self, program: Program, fields: Mapping[str, Any]) -> None:
+        for name, value in fields.items():
+            setattr(program, name, tuple(value) if name == "tags" else value)
+        self._renew(program)
+
+    def _renew(self, program: Program) -> None:
+        program.seen_at = self._w.now
+        self._w.touch(program)
+
+    # --- what clients report
+
+    def reported(self, event: ClientEvent) -> None:
+        """One event of a client; ignored if it is old, or for a program that is over."""
+        w = self._w
+        known = w.programs.get(event.program_id)
+        if known is not None and _is_over(known):
+            return
+        program = known or self._new(event.program_id, w.config.auto_lease_s)
+        if event.seq <= program.seqs.get(event.emitter, -1):
+            return
+        program.seqs[event.emitter] = event.seq
+        self._renew(program)
+        match event:
+            case ActingStarted():
+                self._acting_started(program, event)
+            case ActingFinished():
+                if program.acting.pop(event.call_id, None) is not None:
+                    program.tool_finished = True
+            case ResourceDeclared():
+                program.resources.declare(event)
+            case ResourceReleased():
+                program.resources.release(event)
+            case HeartbeatReceived():
+                pass
+            case _:
+                raise TypeError(f"{type(event).__name__} is none of the events that clients report")
+
+    def _acting_started(self, program: Program, event: ActingStarted) -> None:
+        w = self._w
+        if len(program.acting) >= ACTING_BLOCKS:
+            del program.acting[next(iter(program.acting))]
+        program.acting[event.call_id] = Acting(tool=event.tool, started_at=w.now, expected_s=event.expected_s)
+        changed = PhaseChanged(
+            program_id=program.id,
+            generation=program.generation,
+            phase=program.phase.value,
+            tool=event.tool,
+        )
+        w.tell(program, changed, f"runs {event.tool}")
+
+    # --- closing
+
+    def closed(self, event: ProgramClosed) -> None:
+        """A ``DELETE``: the first one wins, except that dropping cuts short what closing lets finish."""
+        program = self._w.programs.get(event.program_id)
+        if program is None or program.state is State.ENDED:
+            return
+        if event.generation is not None and event.generation < program.generation:
+            return
+        if event.outcome in (Outcome.DROPPED, Outcome.LEASE_EXPIRED):
+            self._drop(program, event.outcome)
+        elif program.ending is None:
+            program.ending = event.outcome
+            self._w.note(program, "close", f"{REASONS[event.outcome]}; its calls finish")
+            self._w.touch(program)
+
+    def lease_expired(self, program: Program) -> None:
+        self._drop(program, Outcome.LEASE_EXPIRED)
+
+    def _drop(self, program: Program, outcome: Outcome) -> None:
+        program.ending = outcome
+        self._calls.drop(program, f"program {program.id} is terminated: {REASONS[outcome]}")
+        self._w.touch(program)
+
+    def forgotten(self, program_id: str) -> None:
+        """Nothing is kept of an id that ended long ago."""
+        del self._w.programs[program_id]
+        self._w.out.append(Forget(program_id=program_id))
+
+    # --- consequences
+
+    def settle(self) -> None:
+        """Draw the consequences of what happened to the touched programs: phase, leaving, end, lease."""
+        w = self._w
+        while w.touched:
+            touched, w.touched = w.touched, {}
+            for program in touched:
+                if program.state is not State.ENDED:
+                    self._settle(program)
+
+    def _settle(self, program: Program) -> None:
+        w = self._w
+        phase = Phase.REASONING if program.calls else Phase.ACTING
+        if phase is not program.phase:
+            program.phase = phase
+            program.acting_since = program.seen_at = w.now
+            changed = PhaseChanged(program_id=program.id, generation=program.generation, phase=phase.value)
+            w.out.append(changed)
+        self._placement.charge(program)
+        if program.ending is not None and not program.calls:
+            self._terminate(program, program.ending)
+            return
+        if program.state is State.MARKED and not program.running:
+            self._placement.leave_marked(program)
+        lease = (Due.LEASE, program)
+        if program.calls:
+            w.deadlines.clear(lease)
+        else:
+            w.deadlines.set(lease, program.seen_at + program.lease_s)
+
+    def _terminate(self, program: Program, outcome: Outcome) -> None:
+        w = self._w
+        program.outcome = outcome
+        program.acting.clear()
+        w.deadlines.clear((Due.LEASE, program))
+        self._placement.end(program)
+        del w.live[program]
+        w.counters.programs_ended[outcome] += 1
+        reason = REASONS[outcome]
+        terminate = Terminate(
+            program_id=program.id, generation=program.generation, outcome=outcome, reason=reason
+        )
+        w.tell(program, terminate, reason)
+        program.previous = None
+        if w.programs.get(program.id) is not program:
+            return
+        if program.anonymous:
+            self.forgotten(program.id)
+        else:
+            w.deadlines.set((Due.FORGET, program.id), w.now + w.config.keep_terminated_s)
+
+
+def _is_over(program: Program) -> bool:
+    """Closed, even if its last calls are still under way: the id is free for the next generation."""
+    return program.ending is not None

@@ -1,0 +1,231 @@
+"""Where programs are: on a backend, or in the global queue; and the dispatch that follows from it."""
+
+from __future__ import annotations
+
+from thunder_server.core.backend import Backend, Charge
+from thunder_server.core.call import Call
+from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore
+from thunder_server.core.policies import Evict, Spare
+from thunder_server.core.program import Phase, Program, State, Step
+from thunder_server.core.world import World
+
+
+class Placement:
+    """Carries out what the policy wants, and keeps the backends' accounts."""
+
+    def __init__(self, world: World) -> None:
+        self._w = world
+
+    # --- accounts
+
+    def charge(self, program: Program) -> None:
+        """Bring the accounts of all backends, and the queue, up to date with the program."""
+        w = self._w
+        since = None if program.phase is Phase.REASONING else program.acting_since
+        on = {call.backend_id for call in program.calls.values()} | program.charged | {program.backend_id}
+        for backend_id in on:
+            backend = w.fleet.get(backend_id) if backend_id is not None else None
+            if backend is None:
+                continue
+            holds = backend.id == program.backend_id or any(
+                call.backend_id == backend.id for call in program.calls.values()
+            )
+            backend.charge(program, Charge(program.claim(backend.id), since) if holds else None, w.now)
+            (program.charged.add if holds else program.charged.discard)(backend.id)
+        self.seat(program)
+
+    def seat(self, program: Program) -> None:
+        """Let the program sit in the global queue where the policy wants it, if it wants a backend."""
+        w = self._w
+        lost = program.state is State.UNPLACED and program.waiting > 0
+        if lost:
+            w.homeless[program] = None
+        seat = w.policy.seat(program) if lost or program.state is State.QUEUED else None
+        if seat is None:
+            w.queue.discard(program)
+        else:
+            w.queue.put(program, seat)
+
+    # --- serving
+
+    def serve(self, program: Program) -> None:
+        """Dispatch the waiting calls of a program as far as its place allows."""
+        w = self._w
+        for call in program.waiting_calls():
+            if program.backend_id is not None and not self._may_go(call, w.fleet[program.backend_id]):
+                self.unplace(program, f"{program.backend_id} does not take this call")
+            if program.state is not State.PLACED:
+                place = w.policy.at_once(w.fleet, program, w.now)
+                if place is None:
+                    w.freed = True  # have the queue looked at
+                    break
+                if program.state is State.MARKED:
+                    self.lift(program, place.reason)
+                else:
+                    self.place(program, place.backend, place.reason)
+                    return
+            self._dispatch(program, call)
+        self.charge(program)
+
+    def refill(self) -> None:
+        """Give programs in the queue their chance."""
+        w = self._w
+        if w.queue:
+            for place in w.policy.restore(w.fleet, w.queue, w.now):
+                self.place(place.program, place.backend, place.reason)
+
+    def park(self) -> None:
+        """Programs that found no room, and have nothing running, wait in the queue from now on."""
+        homeless, self._w.homeless = self._w.homeless, {}
+        for program in homeless:
+            if program.state is State.UNPLACED and program.waiting and not program.running:
+                self.pause(program, "no backend has room")
+
+    # --- steps
+
+    def place(self, program: Program, backend: Backend, reason: str) -> None:
+        """Give the program this backend, and dispatch what it has waiting."""
+        w = self._w
+        was_queued = program.state is State.QUEUED
+        moved = program.last_backend_id not in (None, backend.id)
+        paused_s = w.now - program.queued_at if program.queued_at is not None else 0.0
+        context = program.need
+        program.take(Step.PLACE)
+        program.backend_id = program.last_backend_id = backend.id
+        program.queued_at = None
+        backend.programs[program] = None
+        w.counters.moves += moved
+        if was_queued:
+            w.counters.restores += 1
+            restore = Restore(
+                program_id=program.id,
+                generation=program.generation,
+                backend_id=backend.id,
+                context_tokens=context,
+                paused_s=paused_s,
+                moved=moved,
+                reason=reason,
+            )
+            w.tell(program, restore, f"restored on {backend.id}: {reason}")
+        else:
+            w.note(program, "place", f"placed on {backend.id}: {reason}")
+        self.serve(program)
+
+    def unplace(self, program: Program, reason: str) -> None:
+        """Take the program off its backend; it goes on from nowhere, with no KV anywhere."""
+        self._leave(program)
+        program.take(Step.UNPLACE)
+        self._w.note(program, "unplace", reason)
+        self.charge(program)
+
+    def pause(self, program: Program, reason: str) -> None:
+        """Put the program into the global queue."""
+        w = self._w
+        context = program.need
+        backend_id = self._leave(program)
+        program.take(Step.PAUSE)
+        program.queued_at = w.now
+        if backend_id is None:
+            w.counters.queued += 1
+        else:
+            w.counters.pauses += 1
+        pause = Pause(
+            program_id=program.id,
+            generation=program.generation,
+            backend_id=backend_id,
+            context_tokens=context,
+            reason=reason,
+        )
+        w.tell(program, pause, reason)
+        self.charge(program)
+
+    def evict(self, program: Program, reason: str) -> None:
+        """Pause the program now, or when its running calls end."""
+        if not program.running:
+            self.pause(program, f"paused: {reason}")
+            return
+        backend = self._w.fleet[program.backend_id or ""]
+        program.take(Step.MARK)
+        backend.marked[program] = None
+        self._w.counters.marks += 1
+        self._tell_mark(program, backend, f"to be paused when its call ends: {reason}")
+
+    def lift(self, program: Program, reason: str) -> None:
+        """Let a marked program stay, and serve what it has waiting."""
+        backend = self._w.fleet[program.backend_id or ""]
+        program.take(Step.LIFT)
+        del backend.marked[program]
+        self._tell_mark(program, backend, f"stays: {reason}")
+
+    def tick(self) -> None:
+        """The policy looks at everything."""
+        w = self._w
+        w.counters.ticks += 1
+        for intent in w.policy.tick(w.fleet, w.now):
+            match intent:
+                case Evict(program, reason):
+                    self.evict(program, reason)
+                case Spare(program, reason):
+                    self.lift(program, reason)
+                    self.serve(program)
+        w.freed = True
+
+    def leave_marked(self, program: Program) -> None:
+        """The last running call of a marked program has ended: it is paused, if that is needed still."""
+        backend = self._w.fleet[program.backend_id or ""]
+        if self._w.policy.overfull(backend, self._w.now):
+            self.pause(program, f"paused after its call: {backend.id} is over its limit")
+        else:
+            self.lift(program, f"{backend.id} is within its limit again")
+            self.serve(program)
+
+    def end(self, program: Program) -> None:
+        """The program has ended: it holds nothing any longer."""
+        self._leave(program)
+        program.take(Step.END)
+        self.charge(program)
+        self._w.freed = True
+
+    # --- parts of steps
+
+    def _may_go(self, call: Call, backend: Backend) -> bool:
+        return backend.serves(call.request.model) and backend.id not in call.tried
+
+    def _leave(self, program: Program) -> str | None:
+        backend_id = program.backend_id
+        if backend_id is not None:
+            backend = self._w.fleet[backend_id]
+            del backend.programs[program]
+            backend.marked.pop(program, None)
+            self._w.freed = True
+        program.backend_id = None
+        program.resident = 0
+        return backend_id
+
+    def _dispatch(self, program: Program, call: Call) -> None:
+        w = self._w
+        backend = w.fleet[program.backend_id or ""]
+        waited = w.now - call.arrived_at
+        w.dispatched += 1
+        call.order = w.dispatched
+        call.backend_id = backend.id
+        program.running += 1
+        backend.calls[call] = None
+        w.counters.calls_dispatched += 1
+        w.counters.waited_s += waited - call.waited_s
+        program.waited_s += waited - call.waited_s
+        call.waited_s = waited
+        program.longest_wait_s = max(program.longest_wait_s, waited)
+        w.stop_waiting(call)
+        dispatch = Dispatch(call_id=call.id, program_id=program.id, backend_id=backend.id, waited_s=waited)
+        w.tell(program, dispatch, f"running on {backend.id}")
+
+    def _tell_mark(self, program: Program, backend: Backend, reason: str) -> None:
+        marked = Marked(
+            program_id=program.id,
+            generation=program.generation,
+            backend_id=backend.id,
+            marked=program.state is State.MARKED,
+            reason=reason,
+        )
+        self._w.tell(program, marked, reason)

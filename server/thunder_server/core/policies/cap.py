@@ -1,0 +1,71 @@
+"""``cap``: at most N programs on each backend, first come, first served within a priority.
+
+A program takes its slot with its first call and keeps it until it ends, so nothing is ever paused; what
+waits are newcomers, and programs that lost their backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from thunder_server.core.backend import Backend
+from thunder_server.core.fleet import Fleet
+from thunder_server.core.global_queue import GlobalQueue, Seat
+from thunder_server.core.policies._protocol import Intent, Place, in_order, least_loaded
+from thunder_server.core.program import Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapSettings:
+    """``programs``: how many a backend holds at a time.
+
+    Raises:
+        ValueError: fewer than 1.
+    """
+
+    programs: int = 32
+
+    def __post_init__(self) -> None:
+        if self.programs < 1:
+            raise ValueError(f"cap is {self.programs}; it has to be at least 1 program per backend")
+
+
+class Cap:
+    """Admission by number, the usual way to keep agents from thrashing a cache."""
+
+    name: ClassVar[str] = "cap"
+    decay = 1.0
+    watermark = 1.0
+    interval_s: float | None = None
+
+    def __init__(self, settings: CapSettings) -> None:
+        self.settings = settings
+
+    def seat(self, program: Program) -> Seat | None:
+        call = program.first_waiting()
+        if call is None:
+            return None
+        return Seat((-program.priority, 0, call.request.model or ""), call.arrived_at)
+
+    def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
+        for program in in_order(queue):
+            backend = least_loaded(b for b in fleet.open_to(program.first_waiting()) if self._has_slot(b))
+            if backend is not None:
+                yield Place(program, backend, f"one of {self.settings.programs} slots was free")
+
+    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
+        return None
+
+    def overfull(self, backend: Backend, at: float) -> bool:
+        return False
+
+    def tick(self, fleet: Fleet, at: float) -> list[Intent]:
+        return []
+
+    def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
+        return None
+
+    def _has_slot(self, backend: Backend) -> bool:
+        return len(backend.programs) < self.settings.programs

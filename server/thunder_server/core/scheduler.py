@@ -1,0 +1,212 @@
+"""The scheduler: events in, decisions out.
+
+One event is worked off completely before the next: what was due before it, the event itself, then its
+consequences until there are none left (phases, programs that leave or end, whoever finds room now). Parts:
+``Lifecycle`` of programs, ``Calls``, ``Replicas``, and ``Placement``, which does what the policy wants; they
+share the ``World``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from thunder_server.core.backend import Backend
+from thunder_server.core.call import Call
+from thunder_server.core.calls import Calls
+from thunder_server.core.config import SchedulerConfig
+from thunder_server.core.counters import Counters
+from thunder_server.core.decisions import Decision
+from thunder_server.core.events import (
+    BackendAdded,
+    BackendDrained,
+    BackendRemoved,
+    BackendReported,
+    CallArrived,
+    CallConnectFailed,
+    CallFinished,
+    CallProgressed,
+    ClientEvent,
+    Event,
+    ProgramClosed,
+    ProgramOpened,
+    Tick,
+)
+from thunder_server.core.invariants import check_invariants
+from thunder_server.core.lifecycle import Lifecycle
+from thunder_server.core.placement import Placement
+from thunder_server.core.policies import Policy
+from thunder_server.core.program import Program
+from thunder_server.core.replicas import Replicas
+from thunder_server.core.views import Why, backend_view, program_view, why
+from thunder_server.core.world import Due, World
+
+
+class Scheduler:
+    """Decides which call goes where and when.
+
+    Example:
+        >>> from thunder_server.core.policies import make_policy
+        >>> scheduler = Scheduler(policy=make_policy("passthrough"))
+        >>> _ = scheduler.handle(BackendAdded(at=0.0, backend_id="gpu:8000"))
+        >>> _ = scheduler.handle(BackendReported(at=0.0, backend_id="gpu:8000", healthy=True))
+        >>> decisions = scheduler.handle(CallArrived(at=1.0, call_id="c1", program_id="p1"))
+        >>> [type(decision).__name__ for decision in decisions]
+        ['Opened', 'PhaseChanged', 'Dispatch']
+    """
+
+    def __init__(self, *, policy: Policy, config: SchedulerConfig | None = None) -> None:
+        self._world = World(policy, config or SchedulerConfig())
+        self._placement = Placement(self._world)
+        self._calls = Calls(self._world, self._placement)
+        self._lifecycle = Lifecycle(self._world, self._placement, self._calls)
+        self._replicas = Replicas(self._world, self._placement)
+
+    # --- events in, decisions out
+
+    def handle(self, event: Event) -> list[Decision]:
+        """What is to be done now that this has happened. Time that goes back is taken to stand still."""
+        w = self._world
+        w.now = max(w.now, event.at)
+        if w.unhealthy_since is None and not w.fleet.any_healthy():
+            w.unhealthy_since = w.now
+        self._work_off_due()
+        self._happened(event)
+        self._conclude()
+        self._work_off_due()
+        self._schedule_tick()
+        decisions, w.out = w.out, []
+        return decisions
+
+    def next_deadline(self) -> float | None:
+        """When to hand in a ``Tick`` if nothing else happens before; ``None``: no need."""
+        return self._world.deadlines.next()
+
+    def _happened(self, event: Event) -> None:
+        match event:
+            case CallArrived():
+                self._calls.arrived(self._lifecycle.for_call(event), event)
+            case CallProgressed():
+                self._calls.progressed(event)
+            case CallFinished():
+                self._calls.finished(event)
+            case CallConnectFailed():
+                self._connect_failed(event)
+            case ClientEvent():
+                self._lifecycle.reported(event)
+            case ProgramOpened():
+                self._lifecycle.opened(event)
+            case ProgramClosed():
+                self._lifecycle.closed(event)
+            case BackendAdded() | BackendReported() | BackendDrained() | BackendRemoved():
+                self._replicas.happened(event)
+            case Tick():
+                pass
+            case _:
+                raise TypeError(f"{type(event).__name__} is no event of the scheduler")
+
+    def _connect_failed(self, event: CallConnectFailed) -> None:
+        """Better evidence than the last poll: the backend is down until it is heard of again."""
+        if self._calls.is_running(event.call_id, event.backend_id):
+            backend = self._world.fleet.get(event.backend_id)
+            if backend is not None:
+                self._replicas.down(backend, f"{backend.id} refused a connection")
+            self._calls.connect_failed(event)
+
+    def _fell_due(self, due: Due, what: object) -> None:
+        match due, what:
+            case Due.LEASE, Program():
+                self._lifecycle.lease_expired(what)
+            case Due.WAIT, Call():
+                self._calls.waited_too_long(what)
+            case Due.UNSERVED, str() | None:
+                self._calls.unserved(what)
+            case Due.FORGET, str():
+                self._lifecycle.forgotten(what)
+            case _:
+                self._placement.tick()
+
+    def _work_off_due(self) -> None:
+        while (due := self._world.deadlines.pop(self._world.now)) is not None:
+            self._fell_due(*due)
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Draw consequences until there are none: whoever may find room is looked at before anybody is
+        refused or sent to the queue for want of it."""
+        w = self._world
+        while w.unsettled:
+            if w.touched:
+                self._lifecycle.settle()
+            elif w.freed:
+                w.freed = False
+                self._placement.refill()
+            elif w.impatient:
+                self._calls.refuse_impatient()
+            else:
+                self._placement.park()
+
+    def _schedule_tick(self) -> None:
+        w = self._world
+        interval = w.policy.interval_s
+        if interval is None or w.deadlines.get((Due.TICK, None)) is not None:
+            return
+        if w.queue or any(backend.programs for backend in w.fleet.values()):
+            w.deadlines.set((Due.TICK, None), w.now + interval)
+
+    # --- to be read
+
+    @property
+    def programs(self) -> Mapping[str, Program]:
+        """The latest generation of every id, those that ended in the last ten minutes included."""
+        return MappingProxyType(self._world.programs)
+
+    @property
+    def backends(self) -> Mapping[str, Backend]:
+        """All replicas by id."""
+        return self._world.fleet
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the start."""
+        return self._world.counters
+
+    @property
+    def queued_programs(self) -> int:
+        """How many programs wait for a backend."""
+        return len(self._world.queue)
+
+    @property
+    def waiting_calls(self) -> int:
+        """How many calls wait."""
+        return sum(len(calls) for calls in self._world.waiting.values())
+
+    def program(self, program_id: str) -> Program | None:
+        """The latest generation of an id, as long as it is known."""
+        return self._world.programs.get(program_id)
+
+    def call(self, call_id: str) -> Call | None:
+        """A live call."""
+        found = self._world.calls.get(call_id)
+        return found[1] if found else None
+
+    def view(self, program: Program, at: float) -> dict[str, object]:
+        """The program object of the control plane; see ``views.program_view``."""
+        return program_view(self._world, program, at)
+
+    def backend_view(self, backend: Backend) -> dict[str, object]:
+        """The backend object of the control plane; see ``views.backend_view``."""
+        return backend_view(backend)
+
+    def why(self, program_id: str, at: float) -> Why | None:
+        """Why a program is where it is; ``None`` for an unknown id."""
+        program = self._world.programs.get(program_id)
+        return why(self._world, program, at) if program else None
+
+    def check_invariants(self) -> None:
+        """Recompute everything from scratch and compare; for tests.
+
+        Raises:
+            AssertionError: something does not hold; the message says what.
+        """
+        check_invariants(self._world)
