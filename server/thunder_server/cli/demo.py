@@ -69,7 +69,5 @@ def demo(
     for path in (json_file, html_file):
         if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
             raise typer.BadParameter(f"there is no folder {path.absolute().parent}")
-    options = Options(
-        backends=tuple(backend or ()), agents=agents, quick=quick, working_set=working_set
-    )
+    options = Options(backends=tuple(backend or ()), agents=agents, quick=quick, working_set=working_set)
     raise typer.Exit(show(options, json_file=json_file, html_file=html_file))

@@ -1,7 +1,7 @@
 """An agent process: scripts replayed as any agent would be written, with the SDK and the ``openai`` client.
 
-Run by the demo as ``python -m thunder_server.demo.agents ASSIGNMENT``: says ``ready``, begins when a line
-comes, and tells what happens as records on standard output, one a line. The part that a reader may want to
+Run by the demo as ``python -m thunder_server.demo.agents``: says ``ready``, takes an assignment from standard
+input, and tells what happens as records on standard output, one a line. The part that a reader may want to
 copy is `Agents.replay`.
 """
 
@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -25,6 +24,8 @@ from thunder_server.demo.plan import Script, Step
 from thunder_server.demo.prompts import Conversation, Filler, Sizes
 from thunder_server.demo.records import Acted, Called, Closed, Failed, Opened, Record, Sending
 
+READY = b"ready\n"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
@@ -36,12 +37,12 @@ class Assignment:
     sizes: Sizes
     scripts: tuple[Script, ...]
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self)))
+    def to_line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
-    def read(cls, path: Path) -> Assignment:
-        value: dict[str, Any] = json.loads(path.read_text())
+    def from_line(cls, line: str | bytes) -> Assignment:
+        value: dict[str, Any] = json.loads(line)
         scripts = tuple(Script.from_json(script) for script in value["scripts"])
         return cls(**value | {"scripts": scripts, "sizes": Sizes(**value["sizes"])})
 
@@ -137,10 +138,11 @@ def tell(record: Record) -> None:
 
 
 def main() -> None:
-    assignment = Assignment.read(Path(sys.argv[1]))
-    thunder.init(base_url=assignment.base_url)
-    print("ready", flush=True)
-    if sys.stdin.readline():  # an end of file means that the demo has given up
+    sys.stdout.write(READY.decode())
+    sys.stdout.flush()
+    if line := sys.stdin.readline():  # an end of file means that the demo has given up
+        assignment = Assignment.from_line(line)
+        thunder.init(base_url=assignment.base_url)
         asyncio.run(Agents(assignment).run())
 
 

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -142,25 +142,12 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-async def read_lines(processes: Sequence[Process]) -> AsyncIterator[bytes]:
-    """Lines of the standard output of all of them, as they come, until the last one ends."""
-    lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+async def read_lines(processes: Sequence[Process], take: Callable[[bytes], None]) -> None:
+    """Hand over the lines of their standard outputs as they come, until the last one ends."""
 
     async def read(process: Process) -> None:
         assert process.handle.stdout is not None
-        try:
-            async for line in process.handle.stdout:
-                lines.put_nowait(line)
-        finally:
-            lines.put_nowait(None)
+        async for line in process.handle.stdout:
+            take(line)
 
-    async with asyncio.TaskGroup() as readers:
-        for process in processes:
-            readers.create_task(read(process))
-        open_ends = len(processes)
-        while open_ends:
-            line = await lines.get()
-            if line is None:
-                open_ends -= 1
-            else:
-                yield line
+    await asyncio.gather(*(read(process) for process in processes))

@@ -5,7 +5,7 @@ those of the recording. What is changed, is changed by five rules, the same for 
 
 * an agent replays `Shape.turns` consecutive turns, not the hours of the whole session, from a place where its
   context is within `Shape.smallest` and `Shape.largest` (and where it has a sub-agent, if it ever has one;
-  sub-agents replay half as many turns);
+  sub-agents replay a quarter as many turns);
 * outputs are capped at `LARGEST_OUTPUT`: one turn that writes for minutes would alone decide when a run ends;
 * gaps are capped at `TOOL_CAP_S`, and a person's at `HUMAN_S`: these agents run unattended;
 * for emulated engines that run faster than life, gaps are shortened by the same factor;
@@ -153,7 +153,7 @@ def _script(session: Session, suffix: str, shape: Shape, *, speed: float) -> Scr
 
 def _step(turn: Turn, number: int, shape: Shape, *, speed: float) -> Step:
     gap_s = min(turn.gap_s, HUMAN_S if turn.gap is Gap.HUMAN else TOOL_CAP_S)
-    children = (child.window(0, max(1, shape.turns // 2)) for child in turn.children)
+    children = (child.window(0, max(1, shape.turns // 4)) for child in turn.children)
     return Step(
         prompt_tokens=turn.prompt_tokens,
         kept_tokens=turn.shared_tokens,

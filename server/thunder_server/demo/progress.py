@@ -199,5 +199,3 @@ class Lively(Watcher):
             line.append(f"{_MARKS[state]} ", style=_STYLES[state])
             line.append(f"{score.count(state)} {state.value}   ", style="dim")
         return line
-
-

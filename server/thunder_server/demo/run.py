@@ -15,13 +15,14 @@ import aiohttp
 
 from thunder_sdk import wire
 from thunder_server.demo import engines
-from thunder_server.demo.agents import Assignment
+from thunder_server.demo.agents import READY, Assignment
 from thunder_server.demo.engines import CacheCounts
 from thunder_server.demo.fleet import READY_WITHIN_S, DemoError, Fleet, Process, free_ports, read_lines
 from thunder_server.demo.plan import Script
 from thunder_server.demo.records import Closed, Failed, Opened, Record, parse
 
 AGENT_PROCESSES = 2
+AGENTS_MODULE = "thunder_server.demo.agents"
 EMULATED_MODEL = "qwen3-coder-30b"
 
 _R = TypeVar("_R", bound=Record)
@@ -53,14 +54,13 @@ class Real:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a run is to do. ``workload`` names it in results, ``arguments`` are more flags for the server."""
+    """What a run is to do. ``workload`` names it in results; ``salt`` begins its prompts."""
 
     workload: str
     policy: str
     scripts: tuple[Script, ...]
     engines: Emulated | Real
     salt: str
-    arguments: tuple[str, ...] = ()
 
     @property
     def calls(self) -> int:
@@ -110,91 +110,67 @@ async def perform(task: Task, watcher: Watcher) -> Run:
             Fleet(Path(folder)) as fleet,
             aiohttp.ClientSession(timeout=timeout) as session,
         ):
-            stage = _Stage(run, fleet, session, Path(folder), watcher)
-            await stage.play()
+            await _Stage(run, fleet, session, watcher).play()
     watcher.ended(run)
     return run
 
 
 class _Stage:
-    def __init__(
-        self, run: Run, fleet: Fleet, session: aiohttp.ClientSession, folder: Path, watcher: Watcher
-    ) -> None:
+    """A run while it is performed."""
+
+    def __init__(self, run: Run, fleet: Fleet, session: aiohttp.ClientSession, watcher: Watcher) -> None:
         self.run, self.task = run, run.task
-        self.fleet, self.session, self.folder = fleet, session, folder
+        self.fleet, self.session = fleet, session
         self.watcher = watcher
 
     async def play(self) -> None:
-        run = self.run
-        urls = await self._engines()
-        server = await self._server(urls)
-        run.backends = await self._backends(server, len(urls))
+        run, task = self.run, self.task
+        urls = await self._start_engines()
+        server, base_url = await self._start_server(urls)
+        hands = _deal(task.scripts)
+        self.watcher.starting(task, "agents")
+        agents = [await self.fleet.module(f"agents {n}", AGENTS_MODULE) for n in range(1, len(hands) + 1)]
+        await self.fleet.wait_ready(server, f"{base_url}/readyz")
+        run.backends = await self._backends(base_url, len(urls))
         model, _ = await engines.read_model(self.session, urls[0])
         sizes = await engines.measure_sizes(self.session, urls[0], model)
-        self.watcher.starting(self.task, "agents")
-        agents = [
-            await self._agents(
-                number,
-                Assignment(base_url=server, model=model, salt=self.task.salt, sizes=sizes, scripts=scripts),
-            )
-            for number, scripts in enumerate(_deal(self.task.scripts))
+        assignments = [
+            Assignment(base_url=base_url, model=model, salt=task.salt, sizes=sizes, scripts=scripts)
+            for scripts in hands
         ]
         before = await engines.read_cache_counts(self.session, urls)
-        async with self._listening(server):
-            await self._agents_act(agents)
+        async with self._listening(base_url):
+            await self._act(agents, assignments)
         after = await engines.read_cache_counts(self.session, urls)
         run.cache = after.since(before) if before is not None and after is not None else None
         if failed := run.of(Failed):
             raise DemoError(
-                f"{len(failed)} of {len(self.task.scripts)} agents failed; the first one: {failed[0].error}"
+                f"{len(failed)} of {len(task.scripts)} agents failed; the first one: {failed[0].error}"
             )
 
-    async def _engines(self) -> tuple[str, ...]:
+    async def _start_engines(self) -> tuple[str, ...]:
         engines = self.task.engines
         if isinstance(engines, Real):
             return engines.urls
         self.watcher.starting(self.task, f"{engines.replicas} engines")
-        urls = [f"http://127.0.0.1:{port}" for port in free_ports(engines.replicas)]
-        started = [
+        ports = free_ports(engines.replicas)
+        for number, port in enumerate(ports, 1):
             await self.fleet.thunder(
                 f"engine {number}",
-                "emulate",
-                "--port",
-                url.rpartition(":")[2],
-                "--model",
-                EMULATED_MODEL,
-                "--preset",
-                engines.preset,
-                "--kv-tokens",
-                str(engines.kv_tokens),
-                "--block-size",
-                str(engines.block_size),
-                "--speed",
-                f"{engines.speed:g}",
+                *("emulate", "--port", str(port), "--model", EMULATED_MODEL, "--preset", engines.preset),
+                *("--kv-tokens", str(engines.kv_tokens), "--block-size", str(engines.block_size)),
+                *("--speed", f"{engines.speed:g}"),
             )
-            for number, url in enumerate(urls, 1)
-        ]
-        for process, url in zip(started, urls, strict=True):
-            await self.fleet.wait_ready(process, f"{url}/health")
-        return tuple(urls)
+        return tuple(f"http://127.0.0.1:{port}" for port in ports)
 
-    async def _server(self, urls: Sequence[str]) -> str:
+    async def _start_server(self, urls: Sequence[str]) -> tuple[Process, str]:
         self.watcher.starting(self.task, "the server")
         (port,) = free_ports(1)
-        base_url = f"http://127.0.0.1:{port}"
         backends = [argument for url in urls for argument in ("--backend", url)]
         process = await self.fleet.thunder(
-            "server",
-            "serve",
-            *backends,
-            "--port",
-            str(port),
-            "--policy",
-            self.task.policy,
-            *self.task.arguments,
+            "server", "serve", *backends, "--port", str(port), "--policy", self.task.policy
         )
-        await self.fleet.wait_ready(process, f"{base_url}/readyz")
-        return base_url
+        return process, f"http://127.0.0.1:{port}"
 
     async def _backends(self, server: str, expected: int) -> tuple[str, ...]:
         """The server's names for the engines, once it knows all of them and their capacity."""
@@ -214,33 +190,32 @@ class _Stage:
                 )
             await asyncio.sleep(0.1)
 
-    async def _agents(self, number: int, assignment: Assignment) -> Process:
-        path = self.folder / f"assignment-{number}.json"
-        assignment.write(path)
-        return await self.fleet.module(f"agents {number + 1}", "thunder_server.demo.agents", str(path))
-
-    async def _agents_act(self, agents: Sequence[Process]) -> None:
+    async def _act(self, agents: Sequence[Process], assignments: Sequence[Assignment]) -> None:
+        """Hand out the work as soon as all are ready, and take records until the last one is through."""
         ready = 0
-        async for line in read_lines(agents):
-            if line == b"ready\n":
-                ready += 1
-                if ready == len(agents):
-                    self._go(agents)
-                continue
-            record = parse(line)
-            if not self.run.records:
-                self.run.started = record.at if isinstance(record, Opened) else 0.0
-            self.run.records.append(record)
-            self.watcher.recorded(self.run, record)
-        for process in agents:
-            if await process.handle.wait():
-                raise process.failure()
 
-    def _go(self, agents: Sequence[Process]) -> None:
-        self.watcher.begun(self.run)
-        for process in agents:
-            assert process.handle.stdin is not None
-            process.handle.stdin.write(b"go\n")
+        def take(line: bytes) -> None:
+            nonlocal ready
+            if line != READY:
+                self._record(parse(line))
+                return
+            ready += 1
+            if ready == len(agents):
+                self.watcher.begun(self.run)
+                for process, assignment in zip(agents, assignments, strict=True):
+                    assert process.handle.stdin is not None
+                    process.handle.stdin.write(assignment.to_line())
+
+        await read_lines(agents, take)
+        await asyncio.gather(*(process.handle.wait() for process in agents))
+        self.fleet.check()
+
+    def _record(self, record: Record) -> None:
+        if not self.run.records:
+            assert isinstance(record, Opened), "agents open their programs first"
+            self.run.started = record.at
+        self.run.records.append(record)
+        self.watcher.recorded(self.run, record)
 
     @contextlib.asynccontextmanager
     async def _listening(self, server: str) -> AsyncIterator[None]:

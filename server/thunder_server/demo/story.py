@@ -1,9 +1,9 @@
 """The demo itself: which runs, in which order, on engines of which size.
 
-Two pairs of runs. In the first, the agents' contexts together need about twice the engines' KV cache, which is
-where a scheduler has something to do. In the second a quarter of the agents runs on the same engines; all their
-contexts fit, and a scheduler must not cost anything. Each pair is first run without scheduling (`passthrough`:
-sticky and least loaded, as a good router does it), then with the server's default policy.
+Two pairs of runs. In the first, the agents' contexts together need about twice the engines' KV cache, which
+is where a scheduler has something to do. In the second a quarter of the agents runs on the same engines; all
+their contexts fit, and a scheduler must not cost anything. Each pair is first run without scheduling
+(`passthrough`: sticky and least loaded, as a good router does it), then with the server's default policy.
 """
 
 from __future__ import annotations
@@ -90,31 +90,22 @@ class Outline:
                 scripts=scripts,
                 engines=self.engines,
                 salt=uuid.uuid4().hex[:8],
-                arguments=policy_arguments(policy, self.speed),
             )
 
         return task(BASELINE), task(SCHEDULER)
 
 
-def policy_arguments(policy: str, speed: float) -> tuple[str, ...]:
-    """Flags that let a policy's clock run as fast as the engines': its intervals are meant for real ones."""
-    if policy == "paper":
-        interval: float = Settings.model_fields["paper_interval"].default
-        return ("--paper-interval", f"{interval / speed:g}")
-    return ()
-
-
 async def outline(options: Options) -> Outline:
-    """Fit the work to the engines: emulated ones get the size that the work needs, for real ones it shrinks."""
+    """Fit emulated engines to the work, and the work to real ones."""
     shape = Shape(turns=options.turns)
     scripts = plan.write_scripts(recorded().sessions, options.agent_count, shape, speed=options.speed)
     target = options.working_set or OVER
-    shrunk = 1.0
+    kind: Emulated | Real
     if options.backends:
         kind, shrunk = await _fit_work(options.backends, scripts, target)
         scripts = plan.shrink(scripts, shrunk)
     else:
-        kind = _fit_engines(scripts, target, options.speed)
+        kind, shrunk = _fit_engines(scripts, target, options.speed), 1.0
     return Outline(
         engines=kind, chapters=_chapters(options, scripts, kind), shrunk=shrunk, speed=options.speed
     )
@@ -142,9 +133,7 @@ def _fit_engines(scripts: Sequence[Script], target: float, speed: float) -> Emul
     return Emulated(kv_tokens=kv_tokens, speed=speed, replicas=replicas)
 
 
-async def _fit_work(
-    urls: tuple[str, ...], scripts: Sequence[Script], target: float
-) -> tuple[Real, float]:
+async def _fit_work(urls: tuple[str, ...], scripts: Sequence[Script], target: float) -> tuple[Real, float]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
         capacities, limits = [], []
         for url in urls:
@@ -152,8 +141,8 @@ async def _fit_work(
             load = await engines.read_load(session, url)
             if not load.capacity_tokens:
                 raise DemoError(
-                    f"{url}/metrics does not say how many tokens the KV cache holds (vllm:cache_config_info), "
-                    "so the work cannot be fitted to it; give the URL of a vLLM engine"
+                    f"{url}/metrics does not say how many tokens the KV cache holds "
+                    "(vllm:cache_config_info), so the work cannot be fitted to it; is it a vLLM engine?"
                 )
             capacities.append(load.capacity_tokens)
             limits.append(min(limit or load.capacity_tokens, load.capacity_tokens // 2) - _RESERVE)
