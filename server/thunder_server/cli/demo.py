@@ -66,6 +66,11 @@ def demo(
         raise typer.Exit(1) from None
     from thunder_server.demo.story import Options
 
+    for url in backend or ():
+        if not url.startswith(("http://", "https://")):
+            raise typer.BadParameter(
+                f"{url!r} is no URL; write it like http://127.0.0.1:8000", param_hint="--backend"
+            )
     for path in (json_file, html_file):
         if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
             raise typer.BadParameter(f"there is no folder {path.absolute().parent}")

@@ -107,16 +107,21 @@ def fit_pace(calls: Sequence[Called]) -> Pace:
     return min(alone, key=lambda pace: sum((d - pace.prefill * u - pace.decode * v) ** 2 for u, v, d in rows))
 
 
+def held(segment: Segment, lane: Lane) -> list[tuple[float, float]]:
+    """The parts of an acting segment in which the program is not paused: a paused one has given up its
+    context."""
+    parts, at = [], segment.start
+    for start, end in sorted(lane.paused):
+        if end > at and start < segment.end:
+            parts.append((at, start))
+            at = end
+    parts.append((at, segment.end))
+    return [(start, end) for start, end in parts if end > start]
+
+
 def _holds(segment: Segment, lane: Lane, pace: Pace, block_size: int) -> list[_Hold]:
     if segment.activity is Activity.ACTING:
-        # A paused program's context is given up; what remains of the segment is held.
-        held, at = [], segment.start
-        for start, end in lane.paused:
-            if end > at and start < segment.end:
-                held.append((at, max(at, start)))
-                at = end
-        held.append((at, segment.end))
-        return [_Hold(start, end, segment.tokens) for start, end in held if end > start]
+        return [_Hold(start, end, segment.tokens) for start, end in held(segment, lane)]
     call = segment.call
     assert call is not None
     computed = call.prompt_tokens - (call.cached_tokens or 0)

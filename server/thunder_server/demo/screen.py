@@ -6,15 +6,14 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from thunder_server.demo import report
+from thunder_server.demo import report, table
 from thunder_server.demo.fleet import DemoError
 from thunder_server.demo.plan import HUMAN_S, LARGEST_OUTPUT, TOOL_CAP_S
 from thunder_server.demo.progress import Lively, Plain
@@ -35,8 +34,9 @@ def show(options: Options, *, json_file: Path | None, html_file: Path) -> int:
         console.print("thunder demo: stopped; its processes are ended")
         return 1
     for pair in pairs:
-        console.print(_table(pair))
-    console.print(verdict(pairs), style="bold")
+        console.print()
+        console.print(table.draw(pair))
+        console.print(table.verdict(pair), style="bold")
     html_file.write_text(report.page(story, pairs, footnotes(story)), encoding="utf-8")
     console.print(f"\nEvery program, second by second: {html_file}")
     if json_file is not None:
@@ -94,45 +94,6 @@ def footnotes(story: Outline) -> list[str]:
             f"Contexts and outputs are shrunk to {100 * story.shrunk:.2g} % to fit the engines' KV cache."
         )
     return notes
-
-
-_ROWS: tuple[tuple[str, Callable[[dict[str, Any]], object], str], ...] = (
-    ("makespan", lambda row: row["makespan_s"], "{:,.1f} s"),
-    ("steps/min", lambda row: row["steps_per_min"], "{:,.0f}"),
-    ("output tokens/s", lambda row: row["output_tokens_per_s"], "{:,.0f}"),
-    ("cache hit rate", lambda row: None if row["hit_rate"] is None else 100 * row["hit_rate"], "{:.1f} %"),
-    ("tokens prefilled again", lambda row: row["recomputed_tokens"], "{:,}"),
-    ("wait p50", lambda row: row["wait_s"]["p50"], "{:.2f} s"),
-    ("wait p99", lambda row: row["wait_s"]["p99"], "{:.2f} s"),
-    ("pauses", lambda row: row["pauses"], "{:,}"),
-    ("working set ÷ KV cache", lambda row: row["working_set"], "{:.2f}"),
-)
-
-
-def figures(pair: Pair) -> list[tuple[str, str, str]]:
-    """The rows of the table: what, without, with."""
-
-    def say(value: object, how: str) -> str:
-        return "unknown" if value is None else how.format(value)
-
-    return [
-        (name, say(read(pair.baseline.row), how), say(read(pair.scheduled.row), how))
-        for name, read, how in _ROWS
-    ]
-
-
-def _table(pair: Pair) -> Table:
-    table = Table(title=pair.title, title_justify="left", title_style="bold")
-    table.add_column("")
-    table.add_column(pair.baseline.run.task.policy, justify="right")
-    table.add_column(pair.scheduled.run.task.policy, justify="right", style="bold")
-    for name, without, scheduled in figures(pair):
-        table.add_row(name, without, scheduled)
-    return table
-
-
-def verdict(pairs: Sequence[Pair]) -> str:
-    return "\n".join(f"{pair.title}: {pair.speedup:.2f} × as fast with the scheduler" for pair in pairs)
 
 
 def as_json(story: Outline, pairs: Sequence[Pair]) -> dict[str, Any]:
