@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from thunder_server.core.call import Call
-from thunder_server.core.decisions import Cancel, Refusal, Refuse
+from thunder_server.core.decisions import Cancel, Dispatch, Refusal, Refuse
 from thunder_server.core.events import (
     CallArrived,
     CallConnectFailed,
@@ -96,6 +96,8 @@ class Calls:
             return
         program, call = found
         backend_id = call.backend_id
+        # What was due before this event may have dispatched it: nobody is there any longer to perform that.
+        w.out = [said for said in w.out if not (isinstance(said, Dispatch) and said.call_id == call.id)]
         self._end(program, call)
         w.counters.calls_ended[event.end] += 1
         if event.end in FAILED:
