@@ -12,6 +12,7 @@ from hmac import compare_digest
 from typing import Final
 
 from thunder_sdk import wire
+from thunder_server.errors import ApiError
 
 HEADERS: Final = (wire.API_KEY, "Authorization", "x-api-key")
 
@@ -44,6 +45,30 @@ class Keys:
             ):
                 return header
         return None
+
+    def require(self, headers: Mapping[str, str]) -> str:
+        """What `admit` says. Raises `ApiError` 401, which says how to give a key, where it says ``None``."""
+        header = self.admit(headers)
+        if header is None:
+            shown = any(name in headers for name in HEADERS)
+            raise ApiError(
+                401,
+                "invalid_api_key",
+                f"{'This is no key of this server' if shown else 'This server needs a key'}; send one as "
+                "Authorization: Bearer KEY, X-Thunder-Api-Key or x-api-key.",
+            )
+        return header
+
+    def held_by(self, headers: Mapping[str, str]) -> list[str]:
+        """Every header (of `HEADERS`) that holds a key of ours: none of them may go on to an engine."""
+        if not self._keys:
+            return []
+        return [
+            header
+            for header in HEADERS
+            if (shown := headers.get(header)) is not None
+            and self._known(_bearer(shown) if header == "Authorization" else shown.strip())
+        ]
 
     def _known(self, shown: str) -> bool:
         raw = shown.encode("utf-8", "surrogateescape")

@@ -6,8 +6,6 @@ Unknown fields are ignored, as OpenAI-compatible servers do, so that an older se
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
@@ -17,93 +15,11 @@ from pydantic_core import ErrorDetails
 
 from thunder_sdk import wire
 from thunder_server.core import events
+from thunder_server.errors import ApiError, invalid
+from thunder_server.jsonbody import kind_of
 
-MAX_BODY: Final = 8 * 2**20  # a full batch of events is well under 2 MiB
-MAX_DEPTH: Final = 64
-MAX_EVENTS: Final = 10_000
 MAX_TEXT: Final = 4096
 MAX_TOOL: Final = 1000
-
-
-class InvalidBodyError(ValueError):
-    """What is wrong with a body, and with which of its fields (``param``)."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
-
-
-# --- JSON ----------------------------------------------------------------------------------------------
-
-
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object in ``raw``; nothing (no body at all) is an empty one. Raises `InvalidBodyError`.
-
-    >>> parse_object(b'{"a": null, "b": 1}')
-    {'b': 1}
-    """
-    if not raw.strip():
-        return {}
-    try:
-        value = json.loads(raw.decode(), parse_constant=_no_constant, parse_float=_finite)
-    except UnicodeDecodeError:
-        raise InvalidBodyError("the body is not UTF-8") from None
-    except RecursionError:
-        raise InvalidBodyError("the body is nested too deeply") from None
-    except ValueError as malformed:
-        raise InvalidBodyError(f"the body is not valid JSON: {malformed}") from None
-    if not isinstance(value, dict):
-        raise InvalidBodyError(f"the body must be a JSON object, not {_kind(value)}")
-    _check_text(value)
-    return {key: inner for key, inner in value.items() if inner is not None}
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:20]} is out of range")
-    return number
-
-
-def _check_text(value: object) -> None:
-    """No lone surrogates (they have no UTF-8) and no nesting that would fail when written out again."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            for inner in (
-                [*outer.keys(), *outer.values()]
-                if isinstance(outer, dict)
-                else outer
-                if isinstance(outer, list)
-                else ()
-            )
-        ]
-        for text in level:
-            if isinstance(text, str) and not text.isascii() and _SURROGATE.search(text):
-                raise InvalidBodyError("the body holds a lone surrogate, which is no text")
-        if not level:
-            return
-    raise InvalidBodyError(f"the body is nested deeper than {MAX_DEPTH} levels")
-
-
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_KINDS: Final = {
-    list: "an array",
-    str: "a string",
-    bool: "a truth value",
-    dict: "an object",
-    type(None): "null",
-}
-
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "a number")
 
 
 # --- fields --------------------------------------------------------------------------------------------
@@ -161,7 +77,7 @@ class EventsBody(_Body):
     """``POST /events``: the envelope; each event is read on its own."""
 
     emitter: Id
-    events: Annotated[list[Any], Field(max_length=MAX_EVENTS)]
+    events: list[Any]
 
 
 class DrainBody(_Body):
@@ -249,23 +165,23 @@ _EVENT: TypeAdapter[_AnyEvent] = TypeAdapter(Annotated[_AnyEvent, Field(discrimi
 
 
 def read_event(value: object, at: float, emitter: str) -> events.ClientEvent:
-    """One entry of ``events`` as the core's event. Raises `InvalidBodyError`."""
+    """One entry of ``events`` as the core's event. Raises `ApiError`."""
     if not isinstance(value, Mapping):
-        raise InvalidBodyError(f"an event must be an object, not {_kind(value)}")
+        raise invalid(f"an event must be an object, not {kind_of(value)}")
     try:
         return _EVENT.validate_python(
             {key: inner for key, inner in value.items() if inner is not None}
         ).event(at, emitter)
-    except ValidationError as invalid:
-        raise _explained(invalid, tagged=True) from None
+    except ValidationError as refused:
+        raise _explained(refused, tagged=True) from None
 
 
 def read(model: type[Body], value: Mapping[str, Any]) -> Body:
-    """``value`` as ``model``. Raises `InvalidBodyError` for the first field that is wrong."""
+    """``value`` as ``model``. Raises `ApiError` for the first field that is wrong."""
     try:
         return model.model_validate(value, strict=True)
-    except ValidationError as invalid:
-        raise _explained(invalid) from None
+    except ValidationError as refused:
+        raise _explained(refused) from None
 
 
 # --- explanations --------------------------------------------------------------------------------------
@@ -282,13 +198,13 @@ _PLAIN: Final = {
 }
 
 
-def _explained(invalid: ValidationError, *, tagged: bool = False) -> InvalidBodyError:
-    detail = invalid.errors(include_url=False)[0]
+def _explained(refused: ValidationError, *, tagged: bool = False) -> ApiError:
+    detail = refused.errors(include_url=False)[0]
     location = detail["loc"][1:] if tagged else detail["loc"]
     if detail["type"].startswith("union_tag"):
         location = ("type",)
     param = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    return InvalidBodyError(f"{param or 'the body'}: {_reason(detail)}", param or None)
+    return invalid(f"{param or 'the body'}: {_reason(detail)}", param or None)
 
 
 def _reason(detail: ErrorDetails) -> str:

@@ -1,0 +1,1 @@
+"""Engines as this server sees them: one poller per backend, one module per kind of engine."""

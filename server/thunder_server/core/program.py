@@ -96,7 +96,7 @@ class Chapter(NamedTuple):
     reason: str
 
 
-class IllegalTransition(RuntimeError):  # noqa: N818 - it is what it says
+class IllegalTransition(RuntimeError):
     """A step that the table does not allow: a bug in the scheduler, told with all that led to it."""
 
     def __init__(self, program: Program, step: Step) -> None:

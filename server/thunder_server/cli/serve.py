@@ -1,0 +1,140 @@
+"""``thunder serve``: the server."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from thunder_server.cli.api import fail
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+    from thunder_server.settings import Settings
+
+
+class _Spread(TyperCommand):
+    """``--backend`` takes several: every word after it, up to the next option, is one more."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        taking = False
+        for word in args:
+            if word.startswith("-"):
+                taking = word == "--backend" or word.startswith("--backend=")
+                spread.append(word)
+            elif taking and spread[-1] != "--backend":
+                spread += ["--backend", word]
+            else:
+                spread.append(word)
+        return super().parse_args(ctx, spread)
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        "serve",
+        cls=_Spread,
+        epilog="Examples: thunder serve --backend http://127.0.0.1:8000 · "
+        "thunder serve --backend http://gpu1:8000 http://gpu2:8000 --policy paper · "
+        "thunder serve --config thunder.toml --port 9000",
+    )(serve)
+
+
+def _option(metavar: str, text: str, default: str | None = None) -> Any:
+    if default is not None:
+        text = f"{text} (default {default})"
+    return typer.Option(metavar=metavar, help=text, show_default=False)
+
+
+def serve(
+    backend: Annotated[
+        list[str] | None, _option("URL…", "Engines to serve with; several, or repeated.")
+    ] = None,
+    engine: Annotated[str | None, _option("vllm|openai", "What serves at the backends.", "vllm")] = None,
+    capacity_tokens: Annotated[
+        str | None, _option("N", "KV cache of each backend, where the engine itself does not say.")
+    ] = None,
+    policy: Annotated[
+        str | None, _option("paper|cap|passthrough", "When and whom to pause and restore.", "paper")
+    ] = None,
+    cap: Annotated[
+        str | None, _option("N", "Programs active on a backend at once, for --policy cap.")
+    ] = None,
+    paper_interval: Annotated[str | None, _option("S", "Δt between two looks at memory.", "5")] = None,
+    paper_decay: Annotated[
+        str | None, _option("X", "Acting programs count X^-t after t seconds.", "2")
+    ] = None,
+    paper_lambda_max: Annotated[str | None, _option("F", "Pause above this part of capacity.", "1")] = None,
+    paper_lambda_min: Annotated[str | None, _option("F", "Pause down to this part.", "1")] = None,
+    host: Annotated[str | None, _option("HOST", "Where to listen.", "127.0.0.1")] = None,
+    port: Annotated[str | None, _option("PORT", "0 takes a free one and says which.", "8300")] = None,
+    api_key: Annotated[
+        list[str] | None,
+        _option("KEY", "Who shows it is admitted; may be repeated. Without any, everybody is."),
+    ] = None,
+    insecure: Annotated[
+        bool | None,
+        typer.Option("--insecure", help="Listen beyond loopback without keys.", show_default=False),
+    ] = None,
+    open_metrics: Annotated[
+        bool | None, typer.Option("--open-metrics", help="/metrics needs no key.", show_default=False)
+    ] = None,
+    auto_lease: Annotated[
+        str | None, _option("S", "How long a silent program that nobody opened lives.", "600")
+    ] = None,
+    max_wait: Annotated[str | None, _option("S", "How long a call may wait for its turn.", "540")] = None,
+    queue_heartbeat: Annotated[
+        str | None, _option("S", "A stream that waits longer gets comments meanwhile.", "10")
+    ] = None,
+    max_body: Annotated[
+        str | None, _option("BYTES", "Largest request body; 64MiB is fine too.", "64MiB")
+    ] = None,
+    poll: Annotated[str | None, _option("S", "How often to look at each backend.", "1")] = None,
+    config: Annotated[
+        str | None, _option("FILE", "TOML file with any of these, underscores for dashes.")
+    ] = None,
+) -> None:
+    """Serve an OpenAI-compatible API in front of engines, scheduling whole programs.
+
+    Each option is also a variable (THUNDER_MAX_WAIT) and a key of the TOML file (max_wait); a flag wins over
+    a variable, that over the file. SIGTERM and Ctrl-C let running calls finish.
+    """
+    flags = {name: value for name, value in locals().items() if name != "config"}
+    from thunder_server.settings import SettingsError, load_settings
+
+    try:
+        settings = load_settings(flags, os.environ, config)
+    except SettingsError as wrong:
+        fail(str(wrong), 2)
+    _run(settings)
+
+
+def _run(settings: Settings) -> None:
+    import asyncio
+    import logging
+
+    from thunder_server.service import ListenError, serve_until_told
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve_until_told(settings, ready=_ready))
+    except ListenError as wrong:
+        fail(str(wrong))
+
+
+def _ready(line: str) -> None:
+    # Whoever waits for this line reads a pipe.
+    print(line, flush=True)
+
+
+def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # not built for this platform
+        return None
+    return uvloop.new_event_loop

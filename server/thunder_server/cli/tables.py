@@ -1,0 +1,146 @@
+"""Programs and backends as tables, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_STATUS_STYLES = {"active": "green", "paused": "yellow", "terminated": "dim"}
+
+
+def make_console() -> Console:
+    """The terminal; into a pipe tables go as wide as they are, for nobody to guess what was cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
+def plain(value: object, style: str = "") -> Text:
+    """What a client chose to call itself, as harmless text: no markup, no terminal commands."""
+    text = "" if value is None else str(value)
+    return Text("".join(c if c.isprintable() else "�" for c in text), style=style)
+
+
+def seconds(value: float | None) -> str:
+    """
+    >>> seconds(0.25), seconds(75), seconds(None)
+    ('0.2s', '1m15s', '')
+    """
+    if value is None:
+        return ""
+    if value < 60:
+        return f"{value:.1f}s" if value < 10 else f"{value:.0f}s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"
+
+
+def tokens(value: float | None) -> str:
+    """
+    >>> tokens(950), tokens(24_500), tokens(1_340_000), tokens(None)
+    ('950', '24.5k', '1.34M', '')
+    """
+    if value is None:
+        return ""
+    if value < 1000:
+        return f"{value:.0f}"
+    return f"{value / 1000:.1f}k" if value < 1_000_000 else f"{value / 1_000_000:.2f}M"
+
+
+def programs_table(programs: Iterable[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("program", "name", "status", "phase", "backend"):
+        table.add_column(
+            heading, no_wrap=True, overflow="ellipsis", min_width=8 if heading != "name" else None
+        )
+    for heading in ("context", "calls", "waited", "lease"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for program in programs:
+        status = "closing" if program["closing"] else program["status"]
+        if program["outcome"]:
+            status = f"{program['outcome']}"
+        waiting = program["calls"]["waiting"]
+        table.add_row(
+            plain(program["id"]),
+            plain(program["name"]),
+            Text(status, _STATUS_STYLES.get(program["status"], "")),
+            _phase(program),
+            plain(program["backend"]),
+            tokens(program["tokens"]["context"]),
+            f"{program['calls']['total']}" + (f" +{waiting} waiting" if waiting else ""),
+            seconds(program["wait"]["total_s"]),
+            "" if program["status"] == "terminated" else seconds(program["lease_left_s"]),
+        )
+    return table
+
+
+def _phase(program: dict[str, Any]) -> Text:
+    if program["status"] == "terminated":
+        return Text("")
+    tools = ", ".join(block["tool"] for block in program["acting"])
+    text = plain(program["phase"] + (f" ({tools})" if tools else ""))
+    if program["expects_call"]:
+        text.append(" → call due", style="cyan")
+    return text
+
+
+def backends_table(backends: Iterable[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("backend", "engine", "state", "models"):
+        table.add_column(
+            heading, no_wrap=True, overflow="ellipsis", min_width=8 if heading != "engine" else None
+        )
+    for heading in ("used", "capacity", "full", "programs", "running", "waiting", "hit rate"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for backend in backends:
+        used, capacity = backend["used_tokens"], backend["capacity_tokens"]
+        state, style = ("healthy", "green") if backend["healthy"] else ("down", "red")
+        if backend["draining"]:
+            state, style = f"{state}, draining", "yellow"
+        hit_rate = backend["hit_rate"]
+        table.add_row(
+            plain(backend["id"]),
+            plain(backend["engine"]),
+            Text(state, style),
+            plain(", ".join(backend["models"] or ())),
+            tokens(used),
+            tokens(capacity) or "unknown",
+            f"{used / capacity:.0%}" if capacity and used is not None else "",
+            str(backend["active_programs"]),
+            _count(backend["running"]),
+            _count(backend["waiting"]),
+            "" if hit_rate is None else f"{hit_rate:.1%}",
+        )
+    return table
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def program_details(program: dict[str, Any]) -> Table:
+    """Everything about one program, one line for each field that says something."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for key, value in program.items():
+        if value in (None, [], {}):
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} {_shown(inner)}" for name, inner in value.items())
+        elif isinstance(value, list):
+            value = "; ".join(
+                ", ".join(f"{name} {_shown(inner)}" for name, inner in entry.items())
+                if isinstance(entry, dict)
+                else str(entry)
+                for entry in value
+            )
+        table.add_row(key, plain(_shown(value)))
+    return table
+
+
+def _shown(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,122 @@
+"""A whole server from its settings: scheduler, runtime, and every face on one port."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from thunder_server.app import Face, make_app, start_server
+from thunder_server.auth import Keys
+from thunder_server.compat import Compat
+from thunder_server.control import Control
+from thunder_server.core.config import SchedulerConfig
+from thunder_server.core.policies import CapSettings, PaperSettings, Policy, make_policy
+from thunder_server.core.scheduler import Scheduler
+from thunder_server.observation import Observation
+from thunder_server.proxy import Proxy
+from thunder_server.runtime import Runtime
+from thunder_server.settings import Settings
+
+GRACE_S: Final = 30.0
+"""How long running calls may go on once the server is told to stop."""
+
+
+class ListenError(OSError):
+    """The server cannot listen where it was told to."""
+
+
+def make_scheduler(settings: Settings) -> Scheduler:
+    """The core as the settings want it."""
+    config = SchedulerConfig(auto_lease_s=settings.auto_lease, max_wait_s=settings.max_wait)
+    return Scheduler(policy=_policy(settings), config=config)
+
+
+def _policy(settings: Settings) -> Policy:
+    match settings.policy:
+        case "cap":
+            return make_policy("cap", CapSettings(programs=settings.cap or CapSettings().programs))
+        case "paper":
+            return make_policy(
+                "paper",
+                PaperSettings(
+                    interval_s=settings.paper_interval,
+                    decay=settings.paper_decay,
+                    lambda_max=settings.paper_lambda_max,
+                    lambda_min=settings.paper_lambda_min,
+                ),
+            )
+        case name:
+            return make_policy(name)
+
+
+def make_faces(runtime: Runtime, settings: Settings) -> list[Face]:
+    """Everything that listens; the data plane comes last, as its paths are the widest."""
+    keys = Keys(settings.api_keys)
+    return [
+        Observation(runtime, keys, settings.policy, open_metrics=settings.open_metrics),
+        Control(runtime, keys, max_body=settings.max_body),
+        Compat(runtime, keys, settings.policy, max_body=settings.max_body),
+        Proxy(runtime, keys, max_body=settings.max_body, heartbeat_s=settings.queue_heartbeat),
+    ]
+
+
+@asynccontextmanager
+async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator[tuple[str, Runtime]]:
+    """A server at work until the block is left; gives the URL of its root and its runtime.
+
+    On leaving, running calls get ``grace_s`` seconds to end. Raises `ListenError`.
+    """
+    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll)
+    app = make_app(make_faces(runtime, settings))
+    for backend in settings.backend:
+        runtime.add_backend(backend)
+    await runtime.start()
+    try:
+        async with start_server(app, settings.host, settings.port) as url:
+            try:
+                yield url, runtime
+            finally:
+                # Before the sockets close: handlers still have answers to give.
+                await runtime.stop(grace_s)
+    except OSError as refused:
+        if runtime.stopping:
+            raise
+        await runtime.stop()
+        raise ListenError(
+            f"cannot listen on {settings.host}:{settings.port} ({refused.strerror or refused}); "
+            "is another server there? choose with --host and --port"
+        ) from refused
+
+
+async def serve_until_told(settings: Settings, ready: Callable[[str], object]) -> None:
+    """Serve until SIGTERM or SIGINT, then let running calls finish; a second signal cuts them.
+
+    ``ready`` is given one line for the operator once the server listens.
+    """
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        if told.is_set():
+            task.cancel()
+        told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        async with serving(settings, grace_s=GRACE_S) as (url, _):
+            ready(_greeting(url, settings))
+            await told.wait()
+    except asyncio.CancelledError:
+        if not told.is_set():
+            raise
+
+
+def _greeting(url: str, settings: Settings) -> str:
+    backends = ", ".join(backend.url for backend in settings.backend) or "none yet"
+    return f"thunder serve: ready at {url} · policy {settings.policy} · backends: {backends}"

@@ -1,0 +1,179 @@
+"""``/metrics``: what the server has done and how things stand, as Prometheus families ``thunder_*``.
+
+Counts are the core's own plain ints and become families only when somebody scrapes. No series belongs to one
+program: their number is bounded by the backends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from thunder_server import views
+from thunder_server.core.decisions import Decision, Dispatch, Refusal, Restore
+from thunder_server.core.events import CallEnd, Event, Outcome
+from thunder_server.core.program import Phase, Status
+from thunder_server.runtime import Runtime
+
+WAIT_BUCKETS: Final = (
+    0.001,
+    0.01,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+    540.0,
+)
+
+
+class Distribution:
+    """Counts of observed values below each bound, and their sum."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def family(self, name: str, help_text: str) -> Metric:
+        bounds = [*(str(bound) for bound in self._bounds), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        return HistogramMetricFamily(name, help_text, buckets=buckets, sum_value=self._sum)
+
+
+class Telemetry(Collector):
+    """``/metrics`` of one runtime. ``policy`` is the name of the policy at work."""
+
+    def __init__(self, runtime: Runtime, policy: str) -> None:
+        self._runtime = runtime
+        self._policy = policy
+        self._waits = Distribution(WAIT_BUCKETS)
+        self._paused = Distribution(WAIT_BUCKETS)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def observe(self, event: Event, decided: Sequence[Decision]) -> None:
+        """Take the times out of what was decided: the runtime's observer."""
+        for decision in decided:
+            if isinstance(decision, Dispatch):
+                self._waits.add(decision.waited_s)
+            elif isinstance(decision, Restore):
+                self._paused.add(decision.paused_s)
+
+    def scrape(self, accept: str) -> tuple[bytes, str]:
+        """The exposition and its content type, in the format that an ``Accept`` header asks for."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self._registry), content_type
+
+    def collect(self) -> Iterator[Metric]:
+        done = self._runtime.scheduler.counters
+        yield _gauge("thunder_policy", "1 for the policy at work", ("policy",), {(self._policy,): 1})
+        yield _counter("thunder_programs_opened", "Programs opened", done.programs_opened)
+        yield _counters(
+            "thunder_programs_ended", "Programs that ended", "outcome", Outcome, done.programs_ended
+        )
+        yield _counter("thunder_calls_arrived", "Calls that came in", done.calls_arrived)
+        yield _counter("thunder_calls_dispatched", "Calls sent to an engine", done.calls_dispatched)
+        yield _counters(
+            "thunder_calls_ended", "Calls that ended by themselves", "end", CallEnd, done.calls_ended
+        )
+        yield _counters("thunder_calls_refused", "Calls that we ended", "code", Refusal, done.refusals)
+        tokens = {
+            "prompt": done.tokens.prompt,
+            "completion": done.tokens.completion,
+            "cached": done.tokens.cached,
+        }
+        yield _counters("thunder_tokens", "Tokens, as the engines count them", "kind", tuple(tokens), tokens)
+        yield _counter("thunder_programs_queued", "New programs that found no room", done.queued)
+        yield _counter("thunder_pauses", "Programs that left a backend for the global queue", done.pauses)
+        yield _counter("thunder_restores", "Programs that left the global queue", done.restores)
+        yield _counter("thunder_moves", "Programs that came to another backend than before", done.moves)
+        yield _counter("thunder_marks", "Reasoning programs marked to be paused", done.marks)
+        yield self._waits.family(
+            "thunder_call_wait_seconds", "How long calls were held before they were sent"
+        )
+        yield self._paused.family("thunder_pause_seconds", "How long programs had been paused when restored")
+        yield from self._programs()
+        yield from self._backends()
+
+    def _programs(self) -> Iterator[Metric]:
+        standing = Counter(
+            (str(program.status), str(program.phase)) for program in self._runtime.scheduler.programs.values()
+        )
+        kinds = [(str(status), str(phase)) for status in Status for phase in Phase]
+        yield _gauge(
+            "thunder_programs",
+            "Programs by where they stand; terminated ones for ten minutes",
+            ("status", "phase"),
+            {kind: standing[kind] for kind in kinds},
+        )
+        calls = self._runtime.calls.values()
+        waiting = sum(call.dispatch is None for call in calls)
+        yield _gauge(
+            "thunder_calls",
+            "Calls under way",
+            ("state",),
+            {("waiting",): waiting, ("running",): len(calls) - waiting},
+        )
+
+    def _backends(self) -> Iterator[Metric]:
+        shown = [views.backend(self._runtime, backend_id) for backend_id in self._runtime.backends]
+        for key, help_text in (
+            ("healthy", "1 if it can be used"),
+            ("draining", "1 if it takes no new programs"),
+            ("capacity_tokens", "KV capacity"),
+            ("used_tokens", "KV in use"),
+            ("active_programs", "Programs placed there"),
+            ("running", "Calls running"),
+            ("waiting", "Calls waiting inside the engine"),
+            ("hit_rate", "Share of prompt tokens found in its cache lately"),
+        ):
+            values: dict[tuple[str, ...], float] = {
+                (one["id"],): float(one[key]) for one in shown if one[key] is not None
+            }
+            yield _gauge(f"thunder_backend_{key}", help_text, ("backend",), values)
+
+
+def _gauge(
+    name: str, help_text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
+) -> Metric:
+    family = GaugeMetricFamily(name, help_text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _counter(name: str, help_text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, help_text, value=value)
+
+
+def _counters(
+    name: str, help_text: str, label: str, known: Iterable[str], counts: Mapping[Any, int]
+) -> Metric:
+    """One series for each known label value, from the start: a rate needs a zero to rise from."""
+    family = CounterMetricFamily(name, help_text, labels=(label,))
+    for key in known:
+        family.add_metric((str(key),), counts.get(key, 0))
+    return family

@@ -1,0 +1,123 @@
+"""What a program holds outside the GPU, declared so that the server can reclaim it if the program cannot."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from thunder_sdk._atomic import Once
+from thunder_sdk._exceptions import ThunderConfigError
+from thunder_sdk.wire import EventType, ResourceKind
+
+if TYPE_CHECKING:
+    from thunder_sdk._program import Program
+
+
+class HasPid(Protocol):
+    """Anything that runs as a process, like `subprocess.Popen` or `multiprocessing.Process`."""
+
+    @property
+    def pid(self) -> int | None: ...
+
+
+class Resource:
+    """Something a program declared. Leaving a ``with`` block over it releases it.
+
+    Example::
+
+        with p.resources.container(container.id):
+            ...
+    """
+
+    __slots__ = ("_program", "_released", "host", "keep", "kind", "ref")
+
+    def __init__(self, program: Program, kind: ResourceKind, ref: str, *, host: str, keep: bool) -> None:
+        self._program = program
+        self._released = Once()
+        self.kind = kind.value
+        self.ref = ref
+        self.host = host
+        self.keep = keep
+
+    def release(self) -> None:
+        """The program does not hold it any more. Harmless a second time, and after the program has ended."""
+        if self._released.claim():
+            payload = {"kind": self.kind, "ref": self.ref, "host": self.host}
+            self._program.report(EventType.RESOURCE_RELEASED, payload)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<Resource {self.kind} {self.ref} on {self.host}>"
+
+
+class Resources:
+    """Declares what `program` holds. ``keep=True`` says that it must outlive the program.
+
+    ``host`` is where it lives: this machine by default, for Docker objects the engine in use.
+    """
+
+    __slots__ = ("_program",)
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    def container(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
+        """A Docker container, by id or name."""
+        return self._declare(ResourceKind.CONTAINER, ref, keep, host or _docker_host())
+
+    def image(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
+        """A Docker image that the program brings; one that was there before is never removed."""
+        return self._declare(ResourceKind.IMAGE, ref, keep, host or _docker_host())
+
+    def network(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
+        """A Docker network."""
+        return self._declare(ResourceKind.NETWORK, ref, keep, host or _docker_host())
+
+    def volume(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
+        """A Docker volume."""
+        return self._declare(ResourceKind.VOLUME, ref, keep, host or _docker_host())
+
+    def directory(
+        self, ref: str | os.PathLike[str], *, keep: bool = False, host: str | None = None
+    ) -> Resource:
+        """A directory; made absolute here and now."""
+        return self._declare(ResourceKind.DIRECTORY, os.path.abspath(ref), keep, host)  # noqa: PTH100 - no links
+
+    def process(self, ref: int | str | HasPid, *, keep: bool = False, host: str | None = None) -> Resource:
+        """A process: its pid, or an object that has one. Named ``pid:start time``, since pids return."""
+        return self._declare(ResourceKind.PROCESS, _process_ref(ref), keep, host)
+
+    def _declare(self, kind: ResourceKind, ref: str, keep: bool, host: str | None) -> Resource:
+        if not isinstance(ref, str) or not ref:
+            raise ThunderConfigError(f"a {kind.value} needs its name or id, not {ref!r}")
+        resource = Resource(self._program, kind, ref, host=host or socket.gethostname(), keep=keep)
+        payload = {"kind": resource.kind, "ref": ref, "host": resource.host, "keep": keep}
+        self._program.report(EventType.RESOURCE_DECLARED, payload)
+        return resource
+
+
+def _docker_host() -> str | None:
+    return os.environ.get("DOCKER_HOST") or None
+
+
+def _process_ref(ref: int | str | HasPid) -> str:
+    if isinstance(ref, str):
+        return ref
+    pid = ref if isinstance(ref, int) else ref.pid
+    if pid is None or isinstance(pid, bool) or pid <= 0:
+        raise ThunderConfigError(f"{ref!r} is no running process; start it first")
+    with suppress(OSError):
+        # The name in parentheses may hold anything; field 22 is the 20th after it.
+        return f"{pid}:{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    return str(pid)
