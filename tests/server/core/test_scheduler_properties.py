@@ -8,12 +8,11 @@ its lease, and nothing is left of anything.
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.server.core.harness import Harness
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.server.core.harness import Harness
 from thunder_server.core import CapSettings, PaperSettings
 from thunder_server.core.decisions import Cancel, Dispatch, Refuse
 from thunder_server.core.events import (
@@ -97,6 +96,11 @@ class Lives(RuleBasedStateMachine):
         assert call_id not in self.ended
         self.ended.add(call_id)
 
+    @initialize(capacities=st.lists(CAPACITIES, min_size=0, max_size=2))
+    def begin(self, capacities):
+        for backend, capacity in zip("ab", capacities, strict=False):
+            self.h.backend(backend, capacity)
+
     # --- clients
 
     @rule(
@@ -111,6 +115,12 @@ class Lives(RuleBasedStateMachine):
     )
     def call(self, program, tokens, **kw):
         self.h.call(program, tokens, **kw)
+
+    @rule(program=PROGRAMS, tokens=TOKENS, completion=st.sampled_from([0, 300]))
+    def turn(self, program, tokens, completion):
+        call_id = self.h.call(program, tokens)
+        if call_id in self.running:
+            self.h.finish(call_id, tokens, completion)
 
     @rule(tokens=TOKENS, model=MODELS)
     def untagged_call(self, tokens, model):
@@ -163,30 +173,25 @@ class Lives(RuleBasedStateMachine):
     @rule(data=st.data())
     def refuse_connection(self, data):
         call_id = data.draw(st.sampled_from(sorted(self.running)))
-        self.handle(
-            CallConnectFailed(at=self.h.now, call_id=call_id, backend_id=self.running[call_id])
-        )
+        self.handle(CallConnectFailed(at=self.h.now, call_id=call_id, backend_id=self.running[call_id]))
 
     # --- backends
 
     @rule(backend=BACKENDS, capacity=CAPACITIES, weight=st.sampled_from([0.5, 1.0, 2.0]))
     def add(self, backend, capacity, weight):
-        self.handle(
-            BackendAdded(at=self.h.now, backend_id=backend, capacity_tokens=capacity, weight=weight)
-        )
+        self.handle(BackendAdded(at=self.h.now, backend_id=backend, capacity_tokens=capacity, weight=weight))
 
     @rule(backend=BACKENDS, capacity=CAPACITIES, models=SERVED)
     def report(self, backend, capacity, models):
         self.h.report(backend, capacity, models=models)
 
-    @rule(backend=BACKENDS)
-    def die(self, backend):
-        self.h.report(backend, healthy=False)
-
-    @rule(backend=BACKENDS, removed=st.booleans())
-    def go(self, backend, removed):
-        kind = BackendRemoved if removed else BackendDrained
-        self.handle(kind(at=self.h.now, backend_id=backend))
+    @rule(backend=BACKENDS, how=st.sampled_from(["down", "down", "drained", "removed"]))
+    def lose(self, backend, how):
+        if how == "down":
+            self.h.report(backend, healthy=False)
+        else:
+            kind = BackendRemoved if how == "removed" else BackendDrained
+            self.handle(kind(at=self.h.now, backend_id=backend))
 
     # --- time
 
