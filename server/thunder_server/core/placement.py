@@ -63,15 +63,14 @@ class Placement:
             if program.backend_id is not None and not self._may_go(call, w.fleet[program.backend_id]):
                 self.unplace(program, f"{program.backend_id} does not take this call")
             if program.state is not State.PLACED:
-                place = w.policy.at_once(w.fleet, program, w.now)
+                place = w.policy.at_once(w.fleet, program, call, w.now)
                 if place is None:
                     w.freed = True  # have the queue looked at
                     break
                 if program.state is State.MARKED:
                     self.lift(program, place.reason)
                 else:
-                    self.place(program, place.backend, place.reason)
-                    return
+                    self._place(program, place.backend, place.reason)
             self._dispatch(program, call)
         self.charge(program)
 
@@ -85,7 +84,8 @@ class Placement:
                     self.serve(program)
         if w.queue:
             for place in w.policy.restore(w.fleet, w.queue, w.now):
-                self.place(place.program, place.backend, place.reason)
+                self._place(place.program, place.backend, place.reason)
+                self.serve(place.program)
 
     def park(self) -> None:
         """Programs that found no room, and have nothing running, wait in the queue from now on."""
@@ -97,8 +97,8 @@ class Placement:
 
     # --- steps
 
-    def place(self, program: Program, backend: Backend, reason: str) -> None:
-        """Give the program this backend, and dispatch what it has waiting."""
+    def _place(self, program: Program, backend: Backend, reason: str) -> None:
+        """Give the program this backend."""
         w = self._w
         was_queued = program.state is State.QUEUED
         newcomer = program.last_backend_id is None
@@ -125,7 +125,6 @@ class Placement:
             w.tell(program, restore, f"restored on {backend.id}: {reason}")
         else:
             w.note(program, "place", f"placed on {backend.id}: {reason}")
-        self.serve(program)
 
     def unplace(self, program: Program, reason: str) -> None:
         """Take the program off its backend; it goes on from nowhere, with no KV anywhere."""

@@ -231,22 +231,31 @@ class Lives(RuleBasedStateMachine):
         assert self.scheduler.next_deadline() is None
 
 
-def machine(name, make):
+def machine(name, make, *, examples=15):
     lives = type(name, (Lives,), {"policy": staticmethod(make)})
     case = lives.TestCase
     case.settings = settings(
-        max_examples=60,
-        stateful_step_count=50,
+        max_examples=examples,
+        stateful_step_count=40,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )
     return case
 
 
+def paper(**settings):
+    return lambda: CheckedPaper(PaperSettings(**settings))
+
+
+WINDOW = {"interval_s": 1, "decay": 1, "lambda_max": 0.9, "lambda_min": 0.5}
+
 TestPassthrough = machine("PassthroughLives", lambda: make_policy("passthrough"))
 TestCap = machine("CapLives", lambda: make_policy("cap", CapSettings(programs=2)))
-TestPaper = machine("PaperLives", lambda: CheckedPaper(PaperSettings()))
-TestPaperWithWindow = machine(
-    "PaperWindowLives",
-    lambda: CheckedPaper(PaperSettings(interval_s=1, decay=1, lambda_max=0.9, lambda_min=0.5)),
+TestPaper = machine("PaperLives", paper(), examples=25)
+TestPaperWithWindow = machine("PaperWindowLives", paper(**WINDOW))
+
+TestManyCap = pytest.mark.slow(
+    machine("ManyCapLives", lambda: make_policy("cap", CapSettings(programs=2)), examples=400)
 )
+TestManyPaper = pytest.mark.slow(machine("ManyPaperLives", paper(), examples=400))
+TestManyPaperWithWindow = pytest.mark.slow(machine("ManyPaperWindowLives", paper(**WINDOW), examples=400))

@@ -72,8 +72,8 @@ class Policy(Protocol):
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
         """Whom to place where. Each is placed before the next is asked for."""
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
-        """Where to put a program whose waiting call must not wait, because waiting cannot help."""
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
+        """Where to put a program whose first waiting call must not wait, because waiting cannot help."""
 
     def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
         """Whether a call of a program on this backend is to go where there is more room for it."""

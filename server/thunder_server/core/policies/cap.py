@@ -56,7 +56,7 @@ class Cap:
             if backend is not None:
                 yield Place(program, backend, f"one of {self.settings.programs} slots was free")
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
         return None
 
     def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:

@@ -166,12 +166,17 @@ class Paper:
                 total -= program.need
         return chosen
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
-        """A program larger than every backend: no waiting makes one large enough."""
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
+        """A program larger than every backend: no waiting makes one large enough.
+
+        Its context may be what is too large, and gone anyway; the call goes where it fits by itself, if it
+        does anywhere.
+        """
         backends = fleet.open_to(program)
         if not backends or program.need <= max(backend.limit for backend in backends):
             return None
-        most = max(backends, key=lambda backend: backend.limit - backend.used(at))
+        fitting = [backend for backend in backends if call.tokens <= backend.limit]
+        most = max(fitting or backends, key=lambda backend: backend.limit - backend.used(at))
         return Place(program, most, f"{program.need} tokens are more than any backend holds")
 
     def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:

@@ -33,7 +33,7 @@ class Passthrough:
             if backend is not None:
                 yield Place(program, backend, "the least loaded backend")
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
         return None
 
     def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
