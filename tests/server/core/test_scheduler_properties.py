@@ -8,6 +8,7 @@ its lease, and nothing is left of anything.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -254,8 +255,8 @@ TestCap = machine("CapLives", lambda: make_policy("cap", CapSettings(programs=2)
 TestPaper = machine("PaperLives", paper(), examples=25)
 TestPaperWithWindow = machine("PaperWindowLives", paper(**WINDOW))
 
-TestManyCap = pytest.mark.slow(
-    machine("ManyCapLives", lambda: make_policy("cap", CapSettings(programs=2)), examples=400)
-)
-TestManyPaper = pytest.mark.slow(machine("ManyPaperLives", paper(), examples=400))
-TestManyPaperWithWindow = pytest.mark.slow(machine("ManyPaperWindowLives", paper(**WINDOW), examples=400))
+# The same for longer: not for every run.
+many = pytest.mark.slow
+TestManyCap = many(machine("ManyCapLives", lambda: make_policy("cap", CapSettings(programs=2)), examples=300))
+TestManyPaper = many(machine("ManyPaperLives", paper(), examples=300))
+TestManyPaperWithWindow = many(machine("ManyPaperWindowLives", paper(**WINDOW), examples=300))
