@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from thunder_server.backends.vllm import read_metrics
 from thunder_server.demo.fleet import DemoError
 from thunder_server.demo.prompts import Sizes
 
+KEY_VARIABLE = "OPENAI_API_KEY"
 _CALIBRATION_WORDS = (20, 420)
 
 
@@ -25,6 +27,13 @@ class CacheCounts:
 
     def since(self, earlier: CacheCounts) -> CacheCounts:
         return CacheCounts(self.queries - earlier.queries, self.hits - earlier.hits)
+
+
+def session() -> aiohttp.ClientSession:
+    """For the demo's own requests; with the engines' key, if the user has set one for ``openai``."""
+    key = os.environ.get(KEY_VARIABLE)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30))
 
 
 def root(url: str) -> str:
