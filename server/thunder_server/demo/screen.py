@@ -94,7 +94,8 @@ def footnotes(story: Outline) -> list[str]:
         notes.append("Runs share no prefixes: every run's prompts begin with words of their own.")
     if story.shrunk < 1:
         notes.append(
-            f"Contexts and outputs are shrunk to {100 * story.shrunk:.2g} % to fit the engines' KV cache."
+            f"Contexts, outputs and gaps are shrunk to {100 * story.shrunk:.2g} %, "
+            "so that they fit the engines' KV cache."
         )
     return notes
 
