@@ -193,7 +193,7 @@ class Sender:
         batch = self.outbox.take()
         try:
             answer = self._exchange(batch)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             self._failed(f"{type(error).__name__}: {error}")
             return 0.0
         if answer.status >= 500 or answer.status in _RETRIED:

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from thunder_sdk import _process, _program, wire
+from thunder_sdk import _context, _process, wire
 from thunder_sdk._config import Config
 from thunder_sdk._pulse import Pulse
 from thunder_sdk._sources import Sources, SystemSources
@@ -89,13 +89,13 @@ def use_sdk(
     config = Config.resolve(environ, base_url, **settings)
     process = _process.Process(config, sources or SystemSources(), Pulse(), threaded=threaded)
     before = _process.install(process)
-    ambient = _program.forget_ambient()
+    ambient = _context.forget_ambient()
     try:
         yield process
     finally:
         _process.here().sender.stop()
         _process.install(before)
-        _program.forget_ambient(ambient)
+        _context.forget_ambient(ambient)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
