@@ -173,7 +173,7 @@ def _after_fork_in_child() -> None:
     if _process:
         parents = _process[0]
         install(parents.reborn())
-        parents.sender.abandon()
+        parents.sender.hang_up()
 
 
 atexit.register(_at_exit)

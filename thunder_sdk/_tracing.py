@@ -82,7 +82,7 @@ def remote_span(header: str | None) -> Span | None:
 
 
 def context_for(span: Span | None, *, always: bool = False) -> Context | None:
-    """Where a child of `span` starts: None, below the span of the moment, if there is one and not `always`."""
+    """Where a child of `span` starts. None if there is a span of the moment to be below, unless `always`."""
     if span is None or (not always and trace.get_current_span().get_span_context().is_valid):
         return None
     return trace.set_span_in_context(span)
