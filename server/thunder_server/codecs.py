@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import brotli
+
+_GZIP_BITS: Final = 16 + zlib.MAX_WBITS
 
 
 class Undecodable(Exception):
@@ -19,31 +21,42 @@ class Decoder(Protocol):
     def feed(self, data: bytes) -> bytes: ...
 
 
-class _Zlib:
-    """gzip and deflate; deflate comes with and without zlib's header in the wild."""
+class _Gzip:
+    """Members may follow each other."""
 
-    def __init__(self, window_bits: int) -> None:
-        self._window_bits = window_bits
-        self._stream = zlib.decompressobj(window_bits)
-        self._begun = False
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(_GZIP_BITS)
 
     def feed(self, data: bytes) -> bytes:
         try:
             decoded = self._stream.decompress(data)
-        except zlib.error as broken:
-            if self._begun or self._window_bits != zlib.MAX_WBITS:
-                raise Undecodable(str(broken)) from broken
-            self._stream = zlib.decompressobj(-zlib.MAX_WBITS)
-            self._begun = True
-            return self.feed(data)
-        self._begun = True
-        while self._stream.eof and (rest := self._stream.unused_data):  # gzip members may follow each other
-            self._stream = zlib.decompressobj(self._window_bits)
-            try:
+            while self._stream.eof and (rest := self._stream.unused_data):
+                self._stream = zlib.decompressobj(_GZIP_BITS)
                 decoded += self._stream.decompress(rest)
-            except zlib.error as broken:
-                raise Undecodable(str(broken)) from broken
+        except zlib.error as broken:
+            raise Undecodable(str(broken)) from broken
         return decoded
+
+
+class _Deflate:
+    """By the book with zlib's two bytes of header, in the wild also without."""
+
+    def __init__(self) -> None:
+        self._start = b""
+        self._stream: Any = None
+
+    def feed(self, data: bytes) -> bytes:
+        if self._stream is None:
+            self._start += data
+            if len(self._start) < 2:
+                return b""
+            data = self._start
+            headed = data[0] & 0x0F == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+            self._stream = zlib.decompressobj(zlib.MAX_WBITS if headed else -zlib.MAX_WBITS)
+        try:
+            return bytes(self._stream.decompress(data))
+        except zlib.error as broken:
+            raise Undecodable(str(broken)) from broken
 
 
 class _Brotli:
@@ -58,9 +71,9 @@ class _Brotli:
 
 
 _DECODERS: Final[Mapping[str, Callable[[], Decoder]]] = {
-    "gzip": lambda: _Zlib(16 + zlib.MAX_WBITS),
-    "x-gzip": lambda: _Zlib(16 + zlib.MAX_WBITS),
-    "deflate": lambda: _Zlib(zlib.MAX_WBITS),
+    "gzip": _Gzip,
+    "x-gzip": _Gzip,
+    "deflate": _Deflate,
     "br": _Brotli,
 }
 _STEP: Final = 1 << 16

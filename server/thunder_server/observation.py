@@ -23,10 +23,19 @@ WRITE_S: Final = 60.0
 class Observation:
     """``/healthz``, ``/readyz``, ``/metrics`` and ``/thunder/v1/stream`` of one server."""
 
-    def __init__(self, runtime: Runtime, keys: Keys, policy: str, *, open_metrics: bool = False) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        keys: Keys,
+        policy: str,
+        *,
+        open_metrics: bool = False,
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
         self._runtime = runtime
         self._keys = keys
         self._open_metrics = open_metrics
+        self._keep_alive_s = keep_alive_s
         self._telemetry = Telemetry(runtime, policy)
         self._stream = Stream(first_id=int(runtime.unix(runtime.now()) * 1e6))
         runtime.observe(self._telemetry.observe)
@@ -78,7 +87,7 @@ class Observation:
             while not self._stream.closed:
                 async with asyncio.timeout(WRITE_S):
                     await response.write(frames)
-                await self._stream.wait(cursor, KEEP_ALIVE_S)
+                await self._stream.wait(cursor, self._keep_alive_s)
                 entries = self._stream.since(cursor, self._runtime.now())
                 frames = b"".join(entry.frame(self._runtime.unix) for entry in entries) or b": still here\n\n"
                 cursor = entries[-1].id + 1 if entries else cursor

@@ -180,7 +180,7 @@ class TestBrokenFiles:
             (b"[" * 100_000, "line 1: is not JSON"),
             (b"", "holds no session"),
             (b"\xff\xfe\x00", "is not UTF-8 text"),
-            (gzip.compress(b"{}")[:15], "cannot be read"),
+            (gzip.compress(b"{}", mtime=0)[:15], "cannot be read"),
             (b"\x1f\x8bnonsense, for sure", "cannot be read"),
         ],
     )

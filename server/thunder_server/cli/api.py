@@ -39,18 +39,17 @@ def fail(message: str, code: int = 1) -> NoReturn:
 class AnswerError(Exception):
     """The server, or whoever listens there, did not give what was asked for; the text says what to do."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turns an `AnswerError` into the end of the command."""
+def asking(server: str, key: str | None) -> Iterator[Api]:
+    """A server to ask; an `AnswerError` out of the block is the end of the command."""
+    api = Api(server, key)
     try:
-        yield
+        yield api
     except AnswerError as wrong:
         fail(str(wrong))
+    finally:
+        api.http.close()
 
 
 class Api:
@@ -101,29 +100,34 @@ class Api:
             ) from None
 
     def control(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, body: object = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: object = None,
+        holding: str = "id",
     ) -> Any:
-        """The JSON that the control plane answers."""
-        return self.json(self.ask(method, wire.CONTROL_PREFIX + path, params=params, body=body))
+        """What the control plane answers: an object that holds this key."""
+        return self.json(self.ask(method, wire.CONTROL_PREFIX + path, params=params, body=body), holding)
 
-    def json(self, answer: httpx.Response) -> Any:
-        """The answer's JSON, if it is a good one."""
+    def json(self, answer: httpx.Response, holding: str) -> Any:
+        """The answer's JSON, if it is a good one of a thunder server."""
         if answer.status_code in (401, 403):
-            raise AnswerError(
-                f"{self.root} wants a key; give it with --api-key or THUNDER_API_KEY", answer.status_code
-            )
+            raise AnswerError(f"{self.root} wants a key; give it with --api-key or THUNDER_API_KEY")
         try:
             value = answer.json()
         except (json.JSONDecodeError, UnicodeDecodeError):
             value = None
-        if answer.is_success and isinstance(value, dict):
+        if not isinstance(value, dict):
+            value = {}
+        if answer.is_success and holding in value:
             return value
-        error = value.get("error") if isinstance(value, dict) else None
+        error = value.get("error")
         if isinstance(error, dict) and isinstance(error.get("message"), str):
-            raise AnswerError(error["message"], answer.status_code)
+            raise AnswerError(error["message"])
         raise AnswerError(
-            f"{self.root} answered {answer.status_code}, not as a thunder server does; is --server right?",
-            answer.status_code,
+            f"{self.root} answered {answer.status_code}, not as a thunder server does; is --server right?"
         )
 
 

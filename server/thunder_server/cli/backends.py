@@ -8,11 +8,10 @@ import typer
 
 from thunder_server.cli.api import (
     DEFAULT_SERVER,
-    Api,
     JsonOption,
     KeyOption,
     ServerOption,
-    explained,
+    asking,
     print_json,
 )
 from thunder_server.cli.tables import backends_table, make_console
@@ -42,8 +41,8 @@ def list_backends(
     """List backends: health, KV use, programs, hit rate. `add`, `drain` and `remove` change them."""
     if context.invoked_subcommand is not None:
         return
-    with explained():
-        answer = Api(server, api_key).control("GET", "/backends")
+    with asking(server, api_key) as api:
+        answer = api.control("GET", "/backends", holding="backends")
     if as_json:
         print_json(answer)
     elif answer["backends"]:
@@ -75,8 +74,8 @@ def add_backend(
         "capacity_tokens": capacity_tokens,
         "api_key": engine_key,
     }
-    with explained():
-        backend = Api(server, api_key).control("POST", "/backends", body=spec)
+    with asking(server, api_key) as api:
+        backend = api.control("POST", "/backends", body=spec)
     if as_json:
         print_json(backend)
     else:
@@ -95,10 +94,8 @@ def drain_backend(
     as_json: JsonOption = False,
 ) -> None:
     """Give it no new programs; those on it move at their next call, running calls finish."""
-    with explained():
-        backend = Api(server, api_key).control(
-            "POST", f"/backends/{_quoted(backend_id)}/drain", body={"timeout_s": timeout}
-        )
+    with asking(server, api_key) as api:
+        backend = api.control("POST", f"/backends/{_quoted(backend_id)}/drain", body={"timeout_s": timeout})
     if as_json:
         print_json(backend)
     else:
@@ -113,8 +110,8 @@ def remove_backend(
     as_json: JsonOption = False,
 ) -> None:
     """Take it away at once; calls that run on it are cut. `drain` it first to spare them."""
-    with explained():
-        backend = Api(server, api_key).control("DELETE", f"/backends/{_quoted(backend_id)}")
+    with asking(server, api_key) as api:
+        backend = api.control("DELETE", f"/backends/{_quoted(backend_id)}")
     if as_json:
         print_json(backend)
     else:

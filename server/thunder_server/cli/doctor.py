@@ -22,6 +22,7 @@ from thunder_server.cli.api import (
     JsonOption,
     KeyOption,
     ServerOption,
+    asking,
     print_json,
 )
 from thunder_server.cli.tables import make_console, plain
@@ -63,12 +64,12 @@ def doctor(
 
     Sends one call of one token, as a program of its own. Exit 0 if all is well, 1 if something failed.
     """
-    api = Api(server, api_key)
     findings = []
-    for finding in examine(api, model):
-        findings.append(finding)
-        if not as_json:
-            make_console().print(_line(finding), soft_wrap=True)
+    with asking(server, api_key) as api:
+        for finding in examine(api, model):
+            findings.append(finding)
+            if not as_json:
+                make_console().print(_line(finding), soft_wrap=True)
     failed = any(finding.result == "failed" for finding in findings)
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
@@ -113,7 +114,7 @@ def _server(api: Api, model: str | None) -> Iterator[Finding]:
 
 def _key(api: Api, model: str | None) -> Iterator[Finding]:
     try:
-        api.control("GET", "/backends")
+        api.control("GET", "/backends", holding="backends")
     except AnswerError as wrong:
         yield Finding("key", "failed", str(wrong))
     else:
@@ -123,7 +124,7 @@ def _key(api: Api, model: str | None) -> Iterator[Finding]:
 
 
 def _backends(api: Api, model: str | None) -> Iterator[Finding]:
-    backends = api.control("GET", "/backends")["backends"]
+    backends = api.control("GET", "/backends", holding="backends")["backends"]
     if not backends:
         yield Finding(
             "backends", "failed", "there are none", "add one: thunder backends add http://HOST:PORT"
@@ -184,7 +185,7 @@ def _identity(api: Api, model: str | None) -> Iterator[Finding]:
 
 
 def _first_model(api: Api) -> str | None:
-    listed = api.json(api.ask("GET", "/v1/models")).get("data") or []
+    listed = api.json(api.ask("GET", "/v1/models"), holding="data")["data"] or []
     return next((str(entry["id"]) for entry in listed if isinstance(entry, dict) and "id" in entry), None)
 
 

@@ -9,11 +9,10 @@ import typer
 from thunder_sdk import wire
 from thunder_server.cli.api import (
     DEFAULT_SERVER,
-    Api,
     JsonOption,
     KeyOption,
     ServerOption,
-    explained,
+    asking,
     fail,
     print_json,
 )
@@ -56,8 +55,8 @@ def list_programs(
     if status is not None and status not in STATUSES:
         fail(f"--status: {status!r} is none; there are {', '.join(STATUSES)}", 2)
     params = {key: value for key, value in (("status", status), ("group", group)) if value is not None}
-    with explained():
-        answer = Api(server, api_key).control("GET", "/programs", params=params)
+    with asking(server, api_key) as api:
+        answer = api.control("GET", "/programs", params=params, holding="programs")
     if as_json:
         print_json(answer)
     elif answer["programs"]:
@@ -74,8 +73,8 @@ def show_program(
     as_json: JsonOption = False,
 ) -> None:
     """Everything about one program."""
-    with explained():
-        program = Api(server, api_key).control("GET", f"/programs/{checked_id(program_id)}")
+    with asking(server, api_key) as api:
+        program = api.control("GET", f"/programs/{checked_id(program_id)}")
     if as_json:
         print_json(program)
     else:
@@ -98,10 +97,8 @@ def close_program(
     """Terminate a program. Harmless if it is over already."""
     if outcome not in OUTCOMES:
         fail(f"--outcome: {outcome!r} is none; there are {', '.join(OUTCOMES)}", 2)
-    with explained():
-        program = Api(server, api_key).control(
-            "DELETE", f"/programs/{checked_id(program_id)}", params={"outcome": outcome}
-        )
+    with asking(server, api_key) as api:
+        program = api.control("DELETE", f"/programs/{checked_id(program_id)}", params={"outcome": outcome})
     if as_json:
         print_json(program)
     else:

@@ -17,7 +17,7 @@ from thunder_server.cli.api import (
     JsonOption,
     KeyOption,
     ServerOption,
-    explained,
+    asking,
     print_json,
 )
 from thunder_server.cli.tables import backends_table, make_console, programs_table
@@ -41,9 +41,8 @@ def top(
     as_json: JsonOption = False,
 ) -> None:
     """Watch backends and programs. Ctrl-C leaves."""
-    api = Api(server, api_key)
     console = make_console()
-    with explained():
+    with asking(server, api_key) as api:
         seen = look(api)
         if as_json:
             print_json(seen)
@@ -53,10 +52,10 @@ def top(
             _watch(api, seen, console, interval)
 
 
-def look(api: Api) -> dict[str, Any]:
+def look(api: Api) -> Any:
     """What stands now: ``{"backends": [...], "programs": [...]}``."""
-    backends = api.control("GET", "/backends")["backends"]
-    return {"backends": backends, "programs": api.control("GET", "/programs")["programs"]}
+    backends = api.control("GET", "/backends", holding="backends")
+    return backends | api.control("GET", "/programs", holding="programs")
 
 
 def picture(seen: dict[str, Any], most: int | None) -> Group:

@@ -11,11 +11,10 @@ from rich.text import Text
 
 from thunder_server.cli.api import (
     DEFAULT_SERVER,
-    Api,
     JsonOption,
     KeyOption,
     ServerOption,
-    explained,
+    asking,
     print_json,
 )
 from thunder_server.cli.programs import checked_id
@@ -33,8 +32,8 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Say why a program runs, waits or ended, and what was decided about it."""
-    with explained():
-        answer = Api(server, api_key).control("GET", f"/programs/{checked_id(program_id)}/why")
+    with asking(server, api_key) as api:
+        answer = api.control("GET", f"/programs/{checked_id(program_id)}/why", holding="reason")
     if as_json:
         print_json(answer)
     else:

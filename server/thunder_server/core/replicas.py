@@ -44,7 +44,7 @@ class Replicas:
         self._changed()
 
     def reported(self, event: BackendReported) -> None:
-        """One poll. A capacity that the engine stops telling is kept until the engine was down."""
+        """One poll. A capacity that the engine no longer tells is unknown; pollers forgive a missed look."""
         w = self._w
         backend = w.fleet.get(event.backend_id)
         if backend is None:
@@ -61,7 +61,7 @@ class Replicas:
             waiting=event.waiting,
             hit_rate=event.hit_rate,
         )
-        engine = event.capacity_tokens or backend.engine_capacity
+        engine = event.capacity_tokens
         limit = backend.limit
         if engine != backend.engine_capacity:
             backend.resize(backend.operator_capacity, engine, w.now)

@@ -64,7 +64,7 @@ class VllmMetrics(Collector):
             "cache_dtype": "auto",
             "enable_prefix_caching": "True",
             "engine": "0",
-            "num_gpu_blocks": str(engine.pool.size + 1),
+            "num_gpu_blocks": str(engine.cache.size + 1),
         }
         info = GaugeMetricFamily(
             "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=list(config)

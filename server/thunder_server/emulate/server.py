@@ -210,14 +210,15 @@ class _Face:
     ) -> web.StreamResponse:
         with ExitStack() as stack:
             running = [
-                stack.enter_context(self._device.generate(answer.request, stream=bool(body.stream)))
+                stack.enter_context(Generation(self._device, answer.request, stream=bool(body.stream)))
                 for answer in planned
             ]
             try:
                 if body.stream:
                     return await self._stream(http, body, planned, running, shape)
                 for generation in running:
-                    await generation.progress()
+                    while not generation.done:
+                        await generation.progress()
             except BaseException:
                 self._metrics.finished["abort"] += len(planned)
                 raise

@@ -94,7 +94,7 @@ async def test_a_client_that_goes_away_frees_its_request(stream):
                 await response.read()
 
         client = asyncio.create_task(ask())
-        await _until(lambda: server.engine.running and server.engine.running[0].generated > 1)
+        await _until(lambda: server.engine.counters.generation_tokens > 1)
         client.cancel()
         await _until(lambda: not server.engine.running and not server.engine.kv_usage)
 
