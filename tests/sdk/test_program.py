@@ -256,7 +256,7 @@ def test_repr():
         {"expected_context": -1}, {"lease": 0}, {"max_wait": -1}, {"max_wait": float("nan")},
         {"environment": thunder.DockerEnvironment("python:3.12")},
     ],
-    ids=str,
+    ids=lambda arguments: next(iter(arguments)),
 )  # fmt: skip
 def test_mistakes_show_where_they_are_made(arguments):
     with pytest.raises(thunder.ThunderConfigError, match=next(iter(arguments))):
