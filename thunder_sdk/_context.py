@@ -6,7 +6,7 @@ There are no tokens to give back: a block may end in another task, thread or gen
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -116,11 +116,18 @@ def ambient(load: Callable[[str], Program]) -> Program | None:
     return _ambient[0]
 
 
-def forget_ambient(instead: Iterable[Program | None] = ()) -> list[Program | None]:
-    """Has the environment read again at its next use, or `instead` stand for it; what stood so far."""
-    before = _ambient.copy()
-    _ambient[:] = instead
-    return before
+class Fresh:
+    """From its making until `restore` no program is current here, and the environment is read again."""
+
+    def __init__(self) -> None:
+        self._stack, self._ambient = _top.get(), _ambient.copy()
+        _top.set(None)
+        _ambient.clear()
+
+    def restore(self) -> None:
+        """As it was before."""
+        _top.set(self._stack)
+        _ambient[:] = self._ambient
 
 
 class Suspended:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from thunder_sdk import _process
 from thunder_sdk._exceptions import ThunderError
 from thunder_sdk._sender import failure_of, logger
-
-TIMEOUT: Final = 2.0  # s
 
 
 def in_event_loop() -> bool:
@@ -27,7 +24,7 @@ def delivered(*, urgent: bool = False) -> ThunderError | None:
     Unless `urgent` (or ``strict``) a server known to be unreachable is not waited for.
     """
     process = _process.here()
-    return process.sender.flush(TIMEOUT, urgent=urgent or process.config.strict)
+    return process.sender.flush(process.patience, urgent=urgent or process.config.strict)
 
 
 async def delivered_async(*, urgent: bool = False) -> ThunderError | None:
@@ -40,7 +37,7 @@ async def delivered_async(*, urgent: bool = False) -> ThunderError | None:
     waiting.add_done_callback(
         lambda done: done.cancelled() or done.exception()
     )  # it may come too late for us
-    await asyncio.wait({waiting}, timeout=TIMEOUT)
+    await asyncio.wait({waiting}, timeout=process.patience)
     return failure_of(delivery, 0.0)
 
 

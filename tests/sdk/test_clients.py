@@ -169,7 +169,7 @@ def test_tag_hosts_may_see_it(server, elsewhere):
 
 def test_retries_go_on_and_say_so(server, client):
     with thunder.program() as p:
-        thunder.flush()
+        thunder.flush(30)
         server.fail_next += [503]
         client.with_options(max_retries=1).chat.completions.create(**ASK)
     calls = server.calls

@@ -134,12 +134,12 @@ def test_the_first_use_reads_the_environment(server, monkeypatch):
 
     before = _process.install(None)
     try:
-        assert thunder.flush()
+        assert thunder.flush(30)
         _process.install(None)
         monkeypatch.setenv("THUNDER_BASE_URL", server.url)
         thunder.init()
         thunder.program("x").__enter__().close("dropped")
-        thunder.shutdown()
+        thunder.shutdown(30)
     finally:
         _process.install(before)
     assert [r.method for r in server.requests] == ["PUT", "DELETE"]

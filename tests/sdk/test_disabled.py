@@ -45,8 +45,8 @@ async def test_nothing_happens(server, disabled, no_new_threads):
             p.resources.container("c").release()
         client.chat.completions.create(model="m", messages=[])
     assert (p.status, p.outcome) == ("terminated", "success")
-    assert thunder.flush()
-    thunder.shutdown()
+    assert thunder.flush(30)
+    thunder.shutdown(30)
     assert [r.path for r in server.requests] == ["/v1/chat/completions"]
     assert not [name for name in server.requests[0].headers if "thunder" in name or name == "traceparent"]
     client.close()

@@ -79,7 +79,7 @@ def test_making_one_sends_nothing(server):
     assert (p.name, p.status, p.outcome, p.generation, p.parent_id) == ("idle", "active", None, 1, None)
     assert p.headers()
     p.close()
-    assert thunder.flush()
+    assert thunder.flush(30)
     assert server.requests == []
     assert p.status == "terminated"
 
@@ -136,7 +136,7 @@ async def test_cancellation_drops_and_propagates(server):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await asyncio.to_thread(thunder.flush)
+    await asyncio.to_thread(thunder.flush, 30)
     assert server.programs["c"].outcome == "dropped"
 
 
@@ -168,7 +168,7 @@ def test_after_the_end(server):
     ):  # fmt: skip
         with pytest.raises(thunder.ThunderStateError, match="closed"):
             use()
-    assert thunder.flush()
+    assert thunder.flush(30)
     assert len(server.requests) == seen
 
 
@@ -221,7 +221,7 @@ def test_heartbeats(server):
 def test_generations_come_from_the_server(server):
     for _ in range(2):
         with thunder.program(program_id="again") as p:
-            assert thunder.flush()
+            assert thunder.flush(30)
     assert p.generation == 2
     assert server.requests[-1].query["generation"] == "2"
 

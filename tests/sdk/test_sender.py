@@ -28,7 +28,7 @@ def test_only_queues_until_asked(server, by_hand):
     p = thunder.program()
     started(p, 3)
     assert server.requests == []
-    assert thunder.flush()
+    assert thunder.flush(30)
     assert [r.method for r in server.requests] == ["PUT", "POST"]
     assert [e["seq"] for e in server.events] == [1, 2, 3]
     assert {r.body["emitter"] for r in server.requests if r.method == "POST"} == {by_hand.sender.emitter}
@@ -41,9 +41,9 @@ def test_these_are_tried_again_in_order(server, by_hand, status, caplog):
     p = thunder.program()
     started(p)
     for _ in range(2):
-        assert not thunder.flush()
+        assert not thunder.flush(30)
     assert by_hand.sender.health is Health.UNREACHABLE
-    assert thunder.flush()
+    assert thunder.flush(30)
     p.close()
     assert [r.method for r in server.requests] == ["PUT", "PUT", "PUT", "POST", "DELETE"]
     assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
@@ -54,9 +54,9 @@ def test_these_are_tried_again_in_order(server, by_hand, status, caplog):
 def test_other_refusals_drop_the_batch(server, by_hand, caplog):
     p = thunder.program()
     server.fail_next.append(422)
-    assert thunder.flush()
+    assert thunder.flush(30)
     started(p)
-    assert thunder.flush()
+    assert thunder.flush(30)
     assert "the server answered 422, 1 dropped: scripted 422" in caplog.text
     assert by_hand.sender.health is Health.REACHABLE
     assert len(server.events) == 1
@@ -86,10 +86,10 @@ def test_a_refused_key_stops_everything(server, by_hand, caplog, status):
     server.fail_next.append(status)
     p = thunder.program()
     started(p)
-    assert not thunder.flush()
+    assert not thunder.flush(30)
     started(p, 5)
     p.close()
-    assert not thunder.flush()
+    assert not thunder.flush(30)
     assert len(server.requests) == 1
     assert len(by_hand.sender.outbox) == 0
     assert caplog.text.count("THUNDER_API_KEY") == 1
@@ -101,7 +101,7 @@ def test_an_outage_is_told_once_and_its_end_once(dead_url, server, caplog):
         p = thunder.program()
         started(p)
         for _ in range(3):
-            assert not thunder.flush()
+            assert not thunder.flush(30)
         assert [r.levelname for r in caplog.records] == ["WARNING"]
         assert process.sender.health is Health.UNREACHABLE
         assert process.sender.delivery(urgent=False).exception() is not None
@@ -153,16 +153,15 @@ def test_a_waiter_for_later_goes_on_waiting(server, by_hand):
     assert last.done()
 
 
-def test_close_waits_for_a_slow_server_only_so_long(server, monkeypatch):
-    monkeypatch.setattr("thunder_sdk._waiting.TIMEOUT", 0.05)
-    with use_sdk(server.url):
+def test_close_waits_for_a_slow_server_only_so_long(server):
+    with use_sdk(server.url, patience=0.05):
         p = thunder.program().__enter__()
         server.gate.clear()
         before = time.monotonic()
         p.close()
         assert time.monotonic() - before < 2
         server.gate.set()
-        assert thunder.flush()
+        assert thunder.flush(30)
     assert server.programs[p.id].outcome == "success"
 
 
@@ -198,10 +197,10 @@ def test_the_thread_survives_a_bug(server, caplog):
 
     with use_sdk(server.url) as process:
         process.put(_sender.Open(Broken(), {}))
-        assert thunder.flush()
+        assert thunder.flush(30)
         with thunder.program() as p:
             pass
-        assert thunder.flush()
+        assert thunder.flush(30)
     assert "report this as a bug" in caplog.text
     assert server.programs[p.id].outcome == "success"
 
@@ -229,7 +228,7 @@ def test_the_key_goes_to_the_configured_server_only(dead_url):
         with use_sdk(api_key="secret", environ={}) as process:
             process.sender.discovered(server.url)
             thunder.program().heartbeat()
-            assert not thunder.flush()
+            assert not thunder.flush(30)
         assert "authorization" not in server.requests[-1].headers
 
 
@@ -254,7 +253,7 @@ def test_a_discovered_server_takes_over_from_a_default_that_is_away(server, sour
     monkeypatch.setattr("thunder_sdk.wire.DEFAULT_BASE_URL", dead_url)
     with use_sdk(sources=sources, threaded=False, environ={}) as process:
         thunder.program().heartbeat()
-        assert not thunder.flush()
+        assert not thunder.flush(30)
         process.sender.discovered(server.url)
         process.sender.step()
         assert process.sender.health is Health.REACHABLE
@@ -264,8 +263,8 @@ def test_a_discovered_server_takes_over_from_a_default_that_is_away(server, sour
 def test_shutdown_ends_the_thread_and_use_starts_another(server, caplog):
     with use_sdk(server.url):
         with thunder.program():
-            thunder.flush()
-        thunder.shutdown()
+            thunder.flush(30)
+        thunder.shutdown(30)
         first = [t for t in threading.enumerate() if t.name == "thunder-sdk"]
         for thread in first:
             thread.join(10)

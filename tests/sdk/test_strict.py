@@ -20,7 +20,7 @@ async def test_entering_in_a_loop(server):
             assert [r.method for r in server.requests] == ["PUT"]
         with thunder.program(program_id="b"):
             assert len(server.requests) == 2  # only queued: the loop is not blocked
-        await asyncio.to_thread(thunder.flush)
+        await asyncio.to_thread(thunder.flush, 30)
 
 
 def test_an_unreachable_server_raises(dead_url):
@@ -35,7 +35,7 @@ def test_an_unreachable_server_raises(dead_url):
         with q.acting("bash"):
             pass
         with pytest.raises(thunder.ThunderConnectionError):
-            thunder.flush()
+            thunder.flush(30)
         with pytest.raises(thunder.ThunderConnectionError):
             q.close()
 
@@ -51,7 +51,7 @@ def test_a_refused_key_is_a_matter_of_configuration(server):
         with pytest.raises(thunder.ThunderConfigError, match="401"):
             thunder.program().__enter__()
         with pytest.raises(thunder.ThunderConfigError, match="THUNDER_API_KEY"):
-            thunder.flush()
+            thunder.flush(30)
 
 
 def test_another_exception_is_not_hidden(server, caplog):
@@ -62,16 +62,15 @@ def test_another_exception_is_not_hidden(server, caplog):
     assert "is not with the server yet" in caplog.text
 
 
-async def test_a_slow_server_raises_after_a_while(server, monkeypatch):
-    monkeypatch.setattr("thunder_sdk._waiting.TIMEOUT", 0.02)
+async def test_a_slow_server_raises_after_a_while(server):
     server.gate.clear()
-    with use_sdk(server.url, strict=True):
+    with use_sdk(server.url, strict=True, patience=0.02):
         with pytest.raises(thunder.ThunderConnectionError, match="in time"):
             await thunder.program().__aenter__()
         with pytest.raises(thunder.ThunderConnectionError, match="in time"):
             await asyncio.to_thread(thunder.program().__enter__)
         server.gate.set()
-        await asyncio.to_thread(thunder.flush)
+        await asyncio.to_thread(thunder.flush, 30)
 
 
 def test_without_it_nothing_is_raised(dead_url):
