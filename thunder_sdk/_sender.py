@@ -229,7 +229,7 @@ class Sender:
                 if subject.confirmed_generation is not None:
                     path += f"&generation={subject.confirmed_generation}"
                 return connection.request("DELETE", path)
-            case Report():
+            case _:
                 return connection.request("POST", wire.EVENTS_PATH, self._batch(batch))
 
     def _connected(self) -> Connection:

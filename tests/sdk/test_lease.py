@@ -5,6 +5,7 @@ import gc
 import pytest
 
 import thunder_sdk as thunder
+from thunder_sdk._atomic import Once
 from thunder_sdk._pulse import Pulse
 from thunder_sdk.testing import use_sdk
 
@@ -152,8 +153,32 @@ def test_heartbeats_survive_another_init(server, sdk, sources):
     p.close()
 
 
+def test_in_real_time_the_thread_wakes_up_for_it(server):
+    with use_sdk(server.url, lease=0.3) as process, thunder.program() as p:
+        server.wait_for(lambda s: len(beats(s)) >= 2, timeout=60)
+        assert {e["program_id"] for e in server.events} == {p.id}
+    assert process.sender.health == "reachable"
+
+
+class Overtaken(Once):
+    """Somebody else claims it between our look and our claim."""
+
+    def claim(self):
+        return False
+
+
+def test_a_race_to_open_or_to_lapse_has_one_winner(server, sdk, caplog):
+    p = thunder.program()
+    p._life._opening = Overtaken()
+    p.open()
+    p._life._end_by_server("dropped", "so says a test")
+    p._life._end_by_server("dropped", "so says a test")
+    assert len(caplog.records) == 1
+    assert server.requests == []
+
+
 def test_a_pulse_asks_in_order():
-    class Once:
+    class Asked:
         def __init__(self, name, again=None):
             self.name, self.again = name, again
 
@@ -162,7 +187,7 @@ def test_a_pulse_asks_in_order():
             return self.again
 
     asked = []
-    late, early, gone = Once("late"), Once("early", again=9.0), Once("gone")
+    late, early, gone = Asked("late"), Asked("early", again=9.0), Asked("gone")
     pulse = Pulse()
     assert pulse.beat(0.0) is None
     pulse.watch(late, 5.0)
