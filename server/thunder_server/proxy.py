@@ -163,7 +163,6 @@ def _require(request: web.Request, *methods: str) -> None:
 
 
 def _digest(path: str, raw: bytes) -> bytes:
-    digest = hashlib.blake2b(path.encode(), digest_size=16)
-    digest.update(b"\n")
+    digest = hashlib.sha256(path.encode() + b"\n")  # the quickest by far where the processor has it built in
     digest.update(raw)
     return digest.digest()
