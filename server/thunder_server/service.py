@@ -10,6 +10,7 @@ from typing import Final
 
 from thunder_server.app import Face, make_app, start_server
 from thunder_server.auth import Keys
+from thunder_server.calls import Cut
 from thunder_server.compat import Compat
 from thunder_server.control import Control
 from thunder_server.core.config import SchedulerConfig
@@ -98,23 +99,18 @@ async def serve_until_told(settings: Settings, ready: Callable[[str], object]) -
     """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
-    task = asyncio.current_task()
-    assert task is not None
+    async with serving(settings, grace_s=GRACE_S) as (url, runtime):
 
-    def stop() -> None:
-        if told.is_set():
-            task.cancel()
-        told.set()
+        def stop() -> None:
+            if told.is_set():
+                for call in list(runtime.calls.values()):
+                    call.interrupt(Cut.SERVER_STOPPING)
+            told.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-    try:
-        async with serving(settings, grace_s=GRACE_S) as (url, _):
-            ready(_greeting(url, settings))
-            await told.wait()
-    except asyncio.CancelledError:
-        if not told.is_set():
-            raise
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        ready(_greeting(url, settings))
+        await told.wait()
 
 
 def _greeting(url: str, settings: Settings) -> str:

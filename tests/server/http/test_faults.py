@@ -335,6 +335,6 @@ async def test_throughput_does_not_fall_with_concurrency() -> None:
                     return answer.status
 
             calls = [asyncio.create_task(call()) for _ in range(256)]
-            await engine.arrived(256)
+            await engine.arrived(256, timeout=60)
             everybody.set()
             assert await asyncio.gather(*calls) == [200] * 256
