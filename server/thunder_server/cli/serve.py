@@ -11,9 +11,6 @@ from typer.core import TyperCommand
 from thunder_server.cli.api import fail
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-    from collections.abc import Callable
-
     from thunder_server.settings import Settings
 
 
@@ -117,11 +114,12 @@ def _run(settings: Settings) -> None:
     import asyncio
     import logging
 
+    from thunder_server.cli.event_loop import fastest_loop
     from thunder_server.service import ListenError, serve_until_told
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             runner.run(serve_until_told(settings, ready=_ready))
     except ListenError as wrong:
         fail(str(wrong))
@@ -130,11 +128,3 @@ def _run(settings: Settings) -> None:
 def _ready(line: str) -> None:
     # Whoever waits for this line reads a pipe.
     print(line, flush=True)
-
-
-def _loop_factory() -> Callable[[], AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # not built for this platform
-        return None
-    return uvloop.new_event_loop

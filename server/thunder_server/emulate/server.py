@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import time
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from aiohttp import web
 
-from thunder_server.emulate import answers, tokens
-from thunder_server.emulate.answers import Answer, Limits
+from thunder_server.emulate import tokens
+from thunder_server.emulate.answers import Answer, to_chat, to_completion
 from thunder_server.emulate.device import Device, Generation
 from thunder_server.emulate.metrics import CONTENT_TYPE, VllmMetrics
+from thunder_server.emulate.replies import ChatReply, CompletionReply, Reply
 from thunder_server.emulate.requests import (
     ApiError,
     ChatBody,
@@ -29,62 +26,9 @@ from thunder_server.emulate.requests import (
     TokenizeBody,
     parse,
 )
-from thunder_server.simulation.engine import Engine
-from thunder_server.simulation.time_model import PRESETS, EnginePreset
+from thunder_server.emulate.settings import EngineSettings
 
-_log = logging.getLogger(__name__)
 _MAX_BODY = 64 * 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """The engine to stand in for. Sizes in tokens, ``None``: the preset's.
-
-    >>> EngineSettings(kv_tokens=4096).blocks
-    256
-    """
-
-    model: str = "emulated"
-    preset: EnginePreset = PRESETS["cpu-small"]
-    kv_tokens: int | None = None
-    block_size: int = 16
-    max_model_len: int | None = None
-    speed: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise ValueError(f"the block size must be at least 1 token, not {self.block_size}")
-        if self.blocks < 1:
-            raise ValueError(
-                f"{self.kv_tokens} KV tokens are less than one block of {self.block_size}; raise kv_tokens"
-            )
-        if not 0 < self.speed < float("inf"):
-            raise ValueError(f"the speed must be above 0, not {self.speed}")
-        if not 1 < self.limits.max_model_len <= self.blocks * self.block_size:
-            raise ValueError(
-                f"a max_model_len of {self.limits.max_model_len} does not fit: it must be 2 to "
-                f"{self.blocks * self.block_size}, what the KV cache holds"
-            )
-
-    @property
-    def blocks(self) -> int:
-        return (self.preset.kv_tokens if self.kv_tokens is None else self.kv_tokens) // self.block_size
-
-    @property
-    def limits(self) -> Limits:
-        longest = self.max_model_len
-        if longest is None:
-            longest = min(self.preset.max_model_len, self.blocks * self.block_size)
-        return Limits(max_model_len=longest, block_size=self.block_size)
-
-    def build(self) -> Engine:
-        return Engine(
-            blocks=self.blocks,
-            block_size=self.block_size,
-            time=self.preset.time,
-            max_num_seqs=self.preset.max_num_seqs,
-            max_num_batched_tokens=self.preset.max_num_batched_tokens,
-        )
 
 
 class EmulatedServer:
@@ -152,14 +96,15 @@ class _Face:
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         body = parse(ChatBody, await http.read(), model=self._model)
-        return await self._generate(
-            http, body, [answers.to_chat(body, self._limits)], _ChatShape(self._model)
-        )
+        planned = [to_chat(body, self._limits)]
+        return await self._answer(http, body, planned, ChatReply(self._model, planned, body.stream_options))
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         body = parse(CompletionBody, await http.read(), model=self._model)
-        prompts = [answers.to_completion(prompt, body, self._limits) for prompt in body.prompts]
-        return await self._generate(http, body, prompts, _CompletionShape(self._model))
+        planned = [to_completion(prompt, body, self._limits) for prompt in body.prompts]
+        return await self._answer(
+            http, body, planned, CompletionReply(self._model, planned, body.stream_options)
+        )
 
     async def models(self, _http: web.Request) -> web.Response:
         card = {
@@ -205,9 +150,10 @@ class _Face:
     async def metrics(self, _http: web.Request) -> web.Response:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
-    async def _generate(
-        self, http: web.Request, body: Sampling, planned: list[Answer], shape: _Shape
+    async def _answer(
+        self, http: web.Request, body: Sampling, planned: Sequence[Answer], reply: Reply
     ) -> web.StreamResponse:
+        """Generate and reply. However this ends (a client that goes away ends it), the engine is freed."""
         with ExitStack() as stack:
             running = [
                 stack.enter_context(Generation(self._device, answer.request, stream=bool(body.stream)))
@@ -215,131 +161,36 @@ class _Face:
             ]
             try:
                 if body.stream:
-                    return await self._stream(http, body, planned, running, shape)
-                for generation in running:
-                    while not generation.done:
-                        await generation.progress()
+                    response = await _stream(http, planned, running, reply)
+                else:
+                    for generation in running:
+                        while not generation.done:
+                            await generation.progress()
+                    response = web.json_response(reply.whole())
             except BaseException:
                 self._metrics.finished["abort"] += len(planned)
                 raise
-            self._count(planned)
-            choices = [shape.choice(index, answer) for index, answer in enumerate(planned)]
-            return web.json_response(shape.whole(choices) | {"usage": _usage(planned)})
-
-    async def _stream(
-        self,
-        http: web.Request,
-        body: Sampling,
-        planned: list[Answer],
-        running: list[Generation],
-        shape: _Shape,
-    ) -> web.StreamResponse:
-        options = body.stream_options
-        with_usage = options is not None and bool(options.include_usage)
-        on_every_chunk = with_usage and options is not None and bool(options.continuous_usage_stats)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        await response.prepare(http)
-        async for choices in _deltas(planned, running, shape):
-            chunk = shape.chunk(choices)
-            if on_every_chunk:
-                chunk["usage"] = _usage(planned)
-            await response.write(_event(chunk))
-        if with_usage:
-            await response.write(_event(shape.chunk([]) | {"usage": _usage(planned)}))
-        await response.write(b"data: [DONE]\n\n")
-        await response.write_eof()
-        self._count(planned)
-        return response
-
-    def _count(self, planned: list[Answer]) -> None:
-        self._metrics.finished.update(answer.finish_reason for answer in planned)
+            self._metrics.finished.update(answer.finish_reason for answer in planned)
+            return response
 
 
-class _Shape:
-    """OpenAI's objects of one endpoint, for one call."""
-
-    prefix: str
-    whole_object: str
-    chunk_object: str
-
-    def __init__(self, model: str) -> None:
-        self._head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
-
-    def whole(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**self._head, "object": self.whole_object, "choices": choices}
-
-    def chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**self._head, "object": self.chunk_object, "choices": choices}
-
-    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def opening(self, index: int) -> dict[str, Any] | None:
-        """What a stream says before the first token."""
-        raise NotImplementedError
-
-    def delta(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-        raise NotImplementedError
-
-
-class _ChatShape(_Shape):
-    prefix, whole_object, chunk_object = "chatcmpl", "chat.completion", "chat.completion.chunk"
-
-    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        message = {"role": "assistant", "content": answer.text}
-        return {"index": index, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
-
-    def opening(self, index: int) -> dict[str, Any] | None:
-        delta = {"role": "assistant", "content": ""}
-        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-    def delta(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-        return {"index": index, "delta": {"content": text}, "logprobs": None, "finish_reason": finish_reason}
-
-
-class _CompletionShape(_Shape):
-    prefix, whole_object, chunk_object = "cmpl", "text_completion", "text_completion"
-
-    def choice(self, index: int, answer: Answer) -> dict[str, Any]:
-        return self.delta(index, answer.text, answer.finish_reason)
-
-    def opening(self, index: int) -> dict[str, Any] | None:
-        return None
-
-    def delta(self, index: int, text: str, finish_reason: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
-
-
-async def _deltas(
-    planned: list[Answer], running: list[Generation], shape: _Shape
-) -> AsyncIterator[list[dict[str, Any]]]:
-    """The choices of each chunk of a stream; of several prompts one after the other."""
+async def _stream(
+    http: web.Request, planned: Sequence[Answer], running: Sequence[Generation], reply: Reply
+) -> web.StreamResponse:
+    """The events as they come; of several prompts one after the other."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+    await response.prepare(http)
     for index, (answer, generation) in enumerate(zip(planned, running, strict=True)):
-        if (opening := shape.opening(index)) is not None:
-            yield [opening]
-        sent = 0
+        sent, opening = 0, reply.opening(index)
         while not generation.done:
             text = answer.text_until(await generation.progress())
             finish_reason = answer.finish_reason if generation.done else None
-            if len(text) > sent or finish_reason:
-                yield [shape.delta(index, text[sent:], finish_reason)]
-                sent = len(text)
-
-
-def _usage(planned: list[Answer]) -> dict[str, Any]:
-    prompt = sum(answer.request.prompt_tokens for answer in planned)
-    generated = sum(answer.request.generated for answer in planned)
-    cached = sum(answer.request.cached_tokens for answer in planned)
-    return {
-        "prompt_tokens": prompt,
-        "total_tokens": prompt + generated,
-        "completion_tokens": generated,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
-def _event(data: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
+            if opening or len(text) > sent or finish_reason:
+                await response.write(opening + reply.delta(index, text[sent:], finish_reason))
+                sent, opening = len(text), b""
+    await response.write(reply.closing())
+    await response.write_eof()
+    return response
 
 
 @web.middleware
@@ -351,6 +202,8 @@ async def _openai_errors(
         return await handler(request)
     except ApiError as error:
         refusal = error
+    except web.RequestPayloadError as error:
+        refusal = ApiError(400, f"The body cannot be read: {error}")
     except web.HTTPException as error:
         kind = "NotFoundError" if error.status == 404 else "BadRequestError"
         refusal = ApiError(error.status, f"{error.reason}: {request.method} {request.path}", kind=kind)
