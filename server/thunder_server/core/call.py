@@ -18,6 +18,7 @@ class Call:
     request: CallArrived
     estimate: int
     deadline: float
+    queued_at: float  # for first come, first served: a retry keeps the place of the attempt it replaces
     produced: int = 0
     waited_s: float = 0.0  # before its latest dispatch
     backend_id: str | None = None

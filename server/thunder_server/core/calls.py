@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from thunder_server.core.call import Call
-from thunder_server.core.decisions import Cancel, Refusal, Refuse
+from thunder_server.core.decisions import Cancel, Dispatch, Refusal, Refuse
 from thunder_server.core.events import (
     CallArrived,
     CallConnectFailed,
@@ -35,22 +35,24 @@ class Calls:
     def arrived(self, program: Program, event: CallArrived) -> None:
         """A call of this program."""
         w = self._w
-        self._supersede(program, event)
+        queued_at = self._supersede(program, event)
         max_wait = next(
             wait for wait in (event.max_wait_s, program.max_wait_s, w.config.max_wait_s) if wait is not None
         )
         estimate = w.sizer.estimate(program, event.prompt_chars)
-        call = Call(request=event, estimate=estimate, deadline=w.now + max_wait)
+        call = Call(request=event, estimate=estimate, deadline=w.now + max_wait, queued_at=queued_at)
         program.calls[call.id] = call
         program.call_totals.total += 1
         program.tool_finished = False
+        program.model = event.model
         w.calls[call.id] = (program, call)
         w.counters.calls_arrived += 1
-        w.start_waiting(call)
-        if max_wait <= 0:
-            w.impatient.append(call)
         w.touch(program)
         self._placement.serve(program)
+        if call.backend_id is None:
+            w.start_waiting(call)
+            if max_wait <= 0:
+                w.impatient.append(call)
 
     def connect_failed(self, event: CallConnectFailed) -> None:
         """Nothing was sent: the call goes elsewhere, or there is nowhere else.
@@ -64,7 +66,7 @@ class Calls:
         call.tried.add(event.backend_id)
         w.start_waiting(call)
         w.touch(program)
-        if w.fleet.open_to(call):
+        if w.fleet.serving(call.request.model, call.tried):
             self._placement.serve(program)
         else:
             self.refuse(
@@ -84,8 +86,7 @@ class Calls:
         found = self._w.calls.get(event.call_id)
         if found is not None:
             program, call = found
-            call.produced = max(call.produced, event.completion_tokens)
-            self._placement.charge(program)
+            self._placement.grow(program, call, event.completion_tokens)
 
     def finished(self, event: CallFinished) -> None:
         """A call is over, other than by a decision of ours."""
@@ -95,6 +96,8 @@ class Calls:
             return
         program, call = found
         backend_id = call.backend_id
+        # What was due before this event may have dispatched it: nobody is there any longer to perform that.
+        w.out = [said for said in w.out if not (isinstance(said, Dispatch) and said.call_id == call.id)]
         self._end(program, call)
         w.counters.calls_ended[event.end] += 1
         if event.end in FAILED:
@@ -159,12 +162,13 @@ class Calls:
         program.call_totals.failed += 1
         self._close_if_final(program, call)
 
-    def _supersede(self, program: Program, retry: CallArrived) -> None:
-        """End the first attempt of a call that comes again, as if it had never been."""
+    def _supersede(self, program: Program, retry: CallArrived) -> float:
+        """End the first attempt of a call that comes again, as if it had never been.
+
+        Returns since when the call counts as queued: a client that retries does not lose its place.
+        """
         w = self._w
-        if not retry.digest:
-            return
-        generation: Program | None = program
+        generation: Program | None = program if retry.digest else None
         while generation is not None:
             for call in generation.calls.values():
                 age = w.now - call.arrived_at
@@ -175,8 +179,9 @@ class Calls:
                     self._stop(
                         generation, call, Refusal.SUPERSEDED, "a retry of this request has taken its place"
                     )
-                    return
+                    return call.queued_at
             generation = generation.previous
+        return w.now
 
     def _stop(
         self,
@@ -241,7 +246,8 @@ class Calls:
         """
         if event.prompt_tokens is not None:
             self._w.sizer.learn(program, call, event.prompt_tokens)
-            context = event.prompt_tokens + (event.completion_tokens or call.produced)
+            completion = call.produced if event.completion_tokens is None else event.completion_tokens
+            context = event.prompt_tokens + completion
         elif event.end is CallEnd.COMPLETED:
             context = call.tokens
         else:

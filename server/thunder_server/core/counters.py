@@ -24,7 +24,8 @@ class Counters:
     waited_s: float = 0.0  # over all calls dispatched
     queued: int = 0  # newcomers that found no room
     pauses: int = 0  # programs that left a backend for the global queue
-    restores: int = 0  # programs that left the global queue for a backend
+    admitted: int = 0  # newcomers that left the global queue for their first backend
+    restores: int = 0  # other programs that left it for a backend
     moves: int = 0  # programs placed on another backend than the one before
     marks: int = 0
     ticks: int = 0  # of the policy

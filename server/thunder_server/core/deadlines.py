@@ -14,6 +14,9 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
+SLACK = 64
+"""Outdated entries are thrown out when they outnumber the others by this."""
+
 
 class Deadlines(Generic[K]):
     """Deadlines by key, in seconds.
@@ -74,3 +77,11 @@ class Deadlines(Generic[K]):
         self._earliest[key] = at
         self._pushed += 1
         heapq.heappush(self._heap, (at, self._pushed, key))
+        if len(self._heap) > SLACK + 2 * len(self._wanted):
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._earliest = dict(self._wanted)
+        self._heap = [(at, n, key) for n, (key, at) in enumerate(self._wanted.items())]
+        heapq.heapify(self._heap)
+        self._pushed = len(self._heap)

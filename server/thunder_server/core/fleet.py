@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from thunder_server.core.backend import Backend, DecayedSum
-from thunder_server.core.call import Call
+from thunder_server.core.program import Program
 
 
 class Fleet(Mapping[str, Backend]):
@@ -34,15 +34,16 @@ class Fleet(Mapping[str, Backend]):
     def remove(self, backend_id: str) -> None:
         del self._backends[backend_id]
 
-    def serving(self, model: str | None) -> list[Backend]:
-        """Those that calls for this model may go to."""
-        return [backend for backend in self._backends.values() if backend.serves(model)]
+    def serving(self, model: str | None, tried: Collection[str] = ()) -> list[Backend]:
+        """Those that calls for this model may be sent to now, but for the ones tried already."""
+        return [b for b in self._backends.values() if b.serves(model) and b.id not in tried]
 
-    def open_to(self, call: Call | None) -> list[Backend]:
-        """Those that a waiting call, or a program without one, may be sent to now."""
+    def open_to(self, program: Program) -> list[Backend]:
+        """Those that a program may be placed on now: by its first waiting call, else by its last one."""
+        call = program.first_waiting()
         if call is None:
-            return self.serving(None)
-        return [backend for backend in self.serving(call.request.model) if backend.id not in call.tried]
+            return self.serving(program.model)
+        return self.serving(call.request.model, call.tried)
 
     def any_healthy(self) -> bool:
         return any(backend.healthy for backend in self._backends.values())

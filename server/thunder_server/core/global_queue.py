@@ -18,6 +18,9 @@ from thunder_server.core.program import Program
 Group = tuple[int, int, str]
 """Served in ascending order: minus priority, the policy's class, the model (any: ``""``)."""
 
+SLACK = 64
+"""Outdated entries are thrown out when they outnumber the others by this."""
+
 
 class Seat(NamedTuple):
     """A place in the queue; within its group the lowest rank is first, then who came first."""
@@ -75,6 +78,8 @@ class GlobalQueue:
 
     def groups(self) -> list[Group]:
         """The groups there are, first served first."""
+        if sum(map(len, self._heaps.values())) > SLACK + 2 * len(self._seats):
+            self._rebuild()
         for group in [group for group in self._groups if not self._current(group)]:
             del self._heaps[group]
             self._groups.remove(group)
@@ -99,6 +104,12 @@ class GlobalQueue:
         seat, entry = self._seats[program]
         mine = (seat.group, entry.rank, entry.order)
         return 1 + sum((s.group, e.rank, e.order) < mine for s, e in self._seats.values())
+
+    def _rebuild(self) -> None:
+        for heap in self._heaps.values():
+            heap.clear()
+        for seat, entry in self._seats.values():
+            heapq.heappush(self._heaps[seat.group], entry)
 
     def _is_current(self, group: Group, entry: Entry) -> bool:
         seated = self._seats.get(entry.program)

@@ -30,6 +30,13 @@ REASONS = {
     Outcome.LEASE_EXPIRED: "its lease ran out: no call and no event came",
 }
 
+MERGED = frozenset({"name", "parent_id", "group", "priority", "tags", "metadata"}) | {
+    "expected_context_tokens",
+    "lease_s",
+    "max_wait_s",
+}
+"""What a ``PUT`` may set; ``None`` counts as not given."""
+
 
 class Lifecycle:
     """Opens, renews, closes and forgets programs."""
@@ -81,8 +88,9 @@ class Lifecycle:
         return program
 
     def _merge(self, program: Program, fields: Mapping[str, Any]) -> None:
-        for name, value in fields.items():
-            setattr(program, name, tuple(value) if name == "tags" else value)
+        for name in MERGED & fields.keys():
+            if (value := fields[name]) is not None:
+                setattr(program, name, tuple(value) if name == "tags" else value)
         self._renew(program)
 
     def _renew(self, program: Program) -> None:

@@ -22,17 +22,25 @@ class Placement:
         """Bring the accounts of all backends, and the queue, up to date with the program."""
         w = self._w
         since = None if program.phase is Phase.REASONING else program.acting_since
-        on = {call.backend_id for call in program.calls.values()} | program.charged | {program.backend_id}
-        for backend_id in on:
-            backend = w.fleet.get(backend_id) if backend_id is not None else None
-            if backend is None:
-                continue
-            holds = backend.id == program.backend_id or any(
-                call.backend_id == backend.id for call in program.calls.values()
-            )
-            backend.charge(program, Charge(program.claim(backend.id), since) if holds else None, w.now)
-            (program.charged.add if holds else program.charged.discard)(backend.id)
+        places = {program.backend_id, *(call.backend_id for call in program.calls.values())}
+        on = {backend_id for backend_id in places if backend_id is not None}
+        for backend_id in on | program.charged:
+            backend = w.fleet.get(backend_id)
+            if backend is not None:
+                claim = Charge(program.claim(backend_id), since) if backend_id in on else None
+                backend.charge(program, claim, w.now)
+        program.charged = on
         self.seat(program)
+
+    def grow(self, program: Program, call: Call, produced: int) -> None:
+        """A running call has produced this much by now. As ``charge``, without looking at other calls."""
+        before = program.excess(call)
+        call.produced = max(call.produced, produced)
+        backend = self._w.fleet.get(call.backend_id or "")
+        if backend is not None and program in backend.charges:
+            tokens, since = backend.charges[program]
+            grown = program.excess(call) - before
+            backend.charge(program, Charge(tokens + grown, since), self._w.now)
 
     def seat(self, program: Program) -> None:
         """Let the program sit in the global queue where the policy wants it, if it wants a backend."""
@@ -55,39 +63,46 @@ class Placement:
             if program.backend_id is not None and not self._may_go(call, w.fleet[program.backend_id]):
                 self.unplace(program, f"{program.backend_id} does not take this call")
             if program.state is not State.PLACED:
-                place = w.policy.at_once(w.fleet, program, w.now)
+                place = w.policy.at_once(w.fleet, program, call, w.now)
                 if place is None:
                     w.freed = True  # have the queue looked at
                     break
                 if program.state is State.MARKED:
                     self.lift(program, place.reason)
                 else:
-                    self.place(program, place.backend, place.reason)
-                    return
+                    self._place(program, place.backend, place.reason)
             self._dispatch(program, call)
         self.charge(program)
 
     def refill(self) -> None:
         """Give programs in the queue their chance."""
         w = self._w
+        for backend in w.fleet.values():
+            if backend.marked and not w.policy.overfull(backend, w.now):
+                for program in list(backend.marked):
+                    self.lift(program, f"{backend.id} is within its limit again")
+                    self.serve(program)
         if w.queue:
             for place in w.policy.restore(w.fleet, w.queue, w.now):
-                self.place(place.program, place.backend, place.reason)
+                self._place(place.program, place.backend, place.reason)
+                self.serve(place.program)
 
     def park(self) -> None:
         """Programs that found no room, and have nothing running, wait in the queue from now on."""
         homeless, self._w.homeless = self._w.homeless, {}
         for program in homeless:
             if program.state is State.UNPLACED and program.waiting and not program.running:
-                self.pause(program, "no backend has room")
+                somewhere = self._w.fleet.open_to(program)
+                self.pause(program, "no backend has room" if somewhere else "no healthy backend")
 
     # --- steps
 
-    def place(self, program: Program, backend: Backend, reason: str) -> None:
-        """Give the program this backend, and dispatch what it has waiting."""
+    def _place(self, program: Program, backend: Backend, reason: str) -> None:
+        """Give the program this backend."""
         w = self._w
         was_queued = program.state is State.QUEUED
-        moved = program.last_backend_id not in (None, backend.id)
+        newcomer = program.last_backend_id is None
+        moved = not newcomer and program.last_backend_id != backend.id
         paused_s = w.now - program.queued_at if program.queued_at is not None else 0.0
         context = program.need
         program.take(Step.PLACE)
@@ -96,7 +111,8 @@ class Placement:
         backend.programs[program] = None
         w.counters.moves += moved
         if was_queued:
-            w.counters.restores += 1
+            w.counters.admitted += newcomer
+            w.counters.restores += not newcomer
             restore = Restore(
                 program_id=program.id,
                 generation=program.generation,
@@ -109,13 +125,17 @@ class Placement:
             w.tell(program, restore, f"restored on {backend.id}: {reason}")
         else:
             w.note(program, "place", f"placed on {backend.id}: {reason}")
-        self.serve(program)
 
     def unplace(self, program: Program, reason: str) -> None:
         """Take the program off its backend; it goes on from nowhere, with no KV anywhere."""
+        backend = self._w.fleet[program.backend_id or ""]
+        was_marked = program.state is State.MARKED
         self._leave(program)
         program.take(Step.UNPLACE)
-        self._w.note(program, "unplace", reason)
+        if was_marked:
+            self._tell_mark(program, backend, reason)
+        else:
+            self._w.note(program, "unplace", reason)
         self.charge(program)
 
     def pause(self, program: Program, reason: str) -> None:
@@ -189,7 +209,10 @@ class Placement:
     # --- parts of steps
 
     def _may_go(self, call: Call, backend: Backend) -> bool:
-        return backend.serves(call.request.model) and backend.id not in call.tried
+        """Whether a call may go where its program is."""
+        if not backend.serves(call.request.model) or backend.id in call.tried:
+            return False
+        return not self._w.policy.outgrown(self._w.fleet, backend, call)
 
     def _leave(self, program: Program) -> str | None:
         backend_id = program.backend_id

@@ -161,6 +161,7 @@ class Program:
     tags: tuple[str, ...] = ()
     metadata: Mapping[str, object] = field(default_factory=dict)
     expected_context_tokens: int | None = None
+    model: str | None = None  # of the latest call
     max_wait_s: float | None = None
 
     state: State = State.UNPLACED
@@ -216,8 +217,11 @@ class Program:
     @property
     def footprint(self) -> int:
         """Tokens its context and its running calls hold now, as far as the calls have told."""
-        running = (max(0, call.tokens - self.resident) for call in self.calls.values() if call.backend_id)
-        return self.resident + sum(running)
+        running = (call for call in self.calls.values() if call.backend_id is not None)
+        return self.resident + sum(
+            max(0, call.tokens - (self.resident if call.backend_id == self.backend_id else 0))
+            for call in running
+        )
 
     @property
     def need(self) -> int:
@@ -233,9 +237,11 @@ class Program:
         the program moved away.
         """
         base = self.context if backend_id == self.backend_id else 0
-        return base + sum(
-            max(0, call.tokens - base) for call in self.calls.values() if call.backend_id == backend_id
-        )
+        return base + sum(self.excess(call) for call in self.calls.values() if call.backend_id == backend_id)
+
+    def excess(self, call: Call) -> int:
+        """Tokens a running call adds to what the program claims where it runs."""
+        return max(0, call.tokens - (self.context if call.backend_id == self.backend_id else 0))
 
     def waiting_calls(self) -> list[Call]:
         """The calls that wait, in order of arrival."""

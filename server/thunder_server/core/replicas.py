@@ -65,6 +65,8 @@ class Replicas:
         limit = backend.limit
         if engine != backend.engine_capacity:
             backend.resize(backend.operator_capacity, engine, w.now)
+        if backend.limit != limit:
+            self._placement.tick()
         if known != (True, event.models) or backend.limit != limit:
             self._changed()
 
@@ -106,8 +108,12 @@ class Replicas:
             w.unhealthy_since = None
         elif w.unhealthy_since is None:
             w.unhealthy_since = w.now
-        for model in w.waiting:
+        for model, calls in w.waiting.items():
             w.watch(model)
+            for call in calls:
+                # Refused everywhere that is left: what has come back since may be asked again.
+                if call.tried and not w.fleet.serving(model, call.tried):
+                    call.tried.clear()
         for program in w.queue:
             self._placement.seat(program)
             if program.waiting and program.state is not State.PLACED:

@@ -133,7 +133,7 @@ def _waiting_for(w: World, program: Program, free: int | None) -> str | None:
         return "the end of " + ", ".join(acting.tool for acting in program.acting.values())
     if call is None:
         return "its next call"
-    if not w.fleet.open_to(call):
+    if not w.fleet.open_to(program):
         model = call.request.model
         known = f" that serves {model!r}" if model and w.fleet.any_healthy() else ""
         return f"a healthy backend{known}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from thunder_server.core.backend import Backend
+from thunder_server.core.call import Call
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
 from thunder_server.core.program import Program
@@ -71,8 +72,11 @@ class Policy(Protocol):
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
         """Whom to place where. Each is placed before the next is asked for."""
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
-        """Where to put a program whose waiting call must not wait, because waiting cannot help."""
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
+        """Where to put a program whose first waiting call must not wait, because waiting cannot help."""
+
+    def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
+        """Whether a call of a program on this backend is to go where there is more room for it."""
 
     def overfull(self, backend: Backend, at: float) -> bool:
         """Whether programs have to leave the backend."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from thunder_server.core.backend import Backend
+from thunder_server.core.call import Call
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
 from thunder_server.core.policies._protocol import Intent, Place, in_order, least_loaded
@@ -47,16 +48,19 @@ class Cap:
         call = program.first_waiting()
         if call is None:
             return None
-        return Seat((-program.priority, 0, call.request.model or ""), call.arrived_at)
+        return Seat((-program.priority, 0, call.request.model or ""), call.queued_at)
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
         for program in in_order(queue):
-            backend = least_loaded(b for b in fleet.open_to(program.first_waiting()) if self._has_slot(b))
+            backend = least_loaded(b for b in fleet.open_to(program) if self._has_slot(b))
             if backend is not None:
                 yield Place(program, backend, f"one of {self.settings.programs} slots was free")
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
         return None
+
+    def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
+        return False
 
     def overfull(self, backend: Backend, at: float) -> bool:
         return False

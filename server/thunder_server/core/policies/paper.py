@@ -23,6 +23,7 @@ from math import inf
 from typing import ClassVar
 
 from thunder_server.core.backend import Backend
+from thunder_server.core.call import Call
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
 from thunder_server.core.policies._protocol import Evict, Intent, Place, Spare, least_loaded
@@ -112,8 +113,6 @@ class Paper:
     def _relieve(self, backend: Backend, at: float) -> Iterator[Intent]:
         overflow = backend.used(at) - backend.limit
         if overflow <= 0:
-            for program in list(backend.marked):
-                yield Spare(program, f"{backend.id} is within its limit again")
             return
         # What has faded below a token frees nothing in this view; pausing it would be for show.
         weights = {program: backend.weight_of(program, at) for program in backend.programs}
@@ -129,18 +128,18 @@ class Paper:
 
     def seat(self, program: Program) -> Seat | None:
         call = program.first_waiting()
-        model = (call.request.model if call else None) or ""
+        model = (call.request.model if call else program.model) or ""
         # Within a group 1/c falls as c rises: the lowest need has the highest score.
         return Seat((-program.priority, int(program.phase is Phase.ACTING), model), float(program.need))
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
-        rooms = {backend: self._room(backend, at) for backend in fleet.values()}
+        rooms = {backend: self._room(backend, at) for backend in fleet.serving(None)}
         while True:
             chosen = self._within_total(fleet, queue, rooms)
             placed = False
             for program in sorted(chosen, key=lambda program: -program.need):
                 need = program.need
-                fitting = [b for b in fleet.open_to(program.first_waiting()) if rooms[b] >= max(1, need)]
+                fitting = [b for b in fleet.open_to(program) if rooms[b] >= max(1, need)]
                 if program.last_backend_id is None:
                     backend = least_loaded(fitting)
                 else:
@@ -167,18 +166,27 @@ class Paper:
                 total -= program.need
         return chosen
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
-        """A program larger than every backend: no waiting makes one large enough."""
-        backends = fleet.open_to(program.first_waiting())
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
+        """A program larger than every backend: no waiting makes one large enough.
+
+        Its context may be what is too large, and gone anyway; the call goes where it fits by itself, if it
+        does anywhere.
+        """
+        backends = fleet.open_to(program)
         if not backends or program.need <= max(backend.limit for backend in backends):
             return None
-        most = max(backends, key=lambda backend: backend.limit - backend.used(at))
+        fitting = [backend for backend in backends if call.tokens <= backend.limit]
+        most = max(fitting or backends, key=lambda backend: backend.limit - backend.used(at))
         return Place(program, most, f"{program.need} tokens are more than any backend holds")
 
-    def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
-        return max(
-            (self._room(backend, at) for backend in fleet.open_to(program.first_waiting())), default=0.0
+    def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
+        """It fits another backend, but never this one."""
+        return call.tokens > backend.limit and any(
+            call.tokens <= other.limit for other in fleet.serving(call.request.model, call.tried)
         )
+
+    def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
+        return max((self._room(backend, at) for backend in fleet.open_to(program)), default=0.0)
 
     def _room(self, backend: Backend, at: float) -> float:
         if backend.limit == inf:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from thunder_server.core.backend import Backend
+from thunder_server.core.call import Call
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
 from thunder_server.core.policies._protocol import Intent, Place, in_order, least_loaded
@@ -28,12 +29,15 @@ class Passthrough:
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
         for program in in_order(queue):
-            backend = least_loaded(fleet.open_to(program.first_waiting()))
+            backend = least_loaded(fleet.open_to(program))
             if backend is not None:
                 yield Place(program, backend, "the least loaded backend")
 
-    def at_once(self, fleet: Fleet, program: Program, at: float) -> Place | None:
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
         return None
+
+    def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
+        return False
 
     def overfull(self, backend: Backend, at: float) -> bool:
         return False
