@@ -7,7 +7,14 @@ import pytest
 from tests.server.core.harness import Harness, dispatched, of_type
 from thunder_server.core import PaperSettings
 from thunder_server.core.decisions import Marked, Pause
-from thunder_server.core.events import BackendAdded, BackendDrained, BackendRemoved, BackendReported, CallEnd
+from thunder_server.core.events import (
+    BackendAdded,
+    BackendDrained,
+    BackendRemoved,
+    BackendReported,
+    CallEnd,
+    CallProgressed,
+)
 
 KEEP = PaperSettings(decay=1.0)
 
@@ -85,7 +92,9 @@ def test_a_removed_backend_is_gone_at_once(h):
     assert "a" not in h.scheduler.backends
     assert len(h.scheduler.backends) == 1
     assert h.on("p") is None
+    h.handle(CallProgressed(at=0.0, call_id=call, completion_tokens=5))
     h.backend("a")
+    h.handle(CallProgressed(at=0.0, call_id=call, completion_tokens=9))
     h.fail(call, CallEnd.BACKEND_FAILED)
     assert h.scheduler.backends["a"].running == 0
 
