@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
-from thunder_server.errors import ApiError, from_http
+from thunder_server.errors import ApiError, from_http, internal_error
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ async def _in_shape(
         raise  # the client's: there is nobody to tell
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
-        return ApiError(500, "internal_error", "The server failed; its log says how.").response(request.path)
+        return internal_error().response(request.path)
 
 
 def make_app(faces: Iterable[Face]) -> web.Application:
@@ -89,7 +89,7 @@ class _Connection(RequestHandler):
             raise ConnectionError("an answer was begun already; nothing can be added to it")
         if status >= 500:
             log.error("a request failed outside all handlers", exc_info=exc)
-            refusal = ApiError(500, "internal_error", "The server failed; its log says how.")
+            refusal = internal_error()
         elif isinstance(exc, LineTooLong) or "Too many" in (message or ""):
             refusal = ApiError(
                 431,
