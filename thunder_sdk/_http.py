@@ -6,6 +6,7 @@ SDK: a child forked while some thread imports a larger one could never import th
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - else the first look-up of a host name imports it
 import http.client
 import json
 import ssl

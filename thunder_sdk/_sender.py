@@ -122,7 +122,9 @@ class Sender:
     def stop(self) -> None:
         """Ends the thread when it has finished what it is doing. Nothing more is sent."""
         self._stopped.claim()
-        if self._started.done:
+        if self._threadless:
+            self.hang_up()
+        elif self._started.done:
             self.ring()
 
     def discovered(self, root: str) -> None:
@@ -132,8 +134,8 @@ class Sender:
             self._retry_at = 0.0
             self.ring()
 
-    def abandon(self) -> None:
-        """In a forked child: lets go of the parent's socket without a word to the server."""
+    def hang_up(self) -> None:
+        """Closes the socket. For who drives the sender, and for a forked child, which has a copy of it."""
         if self._connection is not None:
             self._connection.close()
 
@@ -163,8 +165,7 @@ class Sender:
                     self._doorbell.get(timeout=pause)
                 except Empty:
                     continue
-        if self._connection is not None:
-            self._connection.close()
+        self.hang_up()
 
     def step(self) -> float | None:
         """Does the next thing that is due. Seconds until the one after it, None if that needs a ring."""
@@ -193,7 +194,7 @@ class Sender:
         batch = self.outbox.take()
         try:
             answer = self._exchange(batch)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             self._failed(f"{type(error).__name__}: {error}")
             return 0.0
         if answer.status >= 500 or answer.status in _RETRIED:

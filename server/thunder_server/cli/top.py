@@ -47,7 +47,7 @@ def top(
         if as_json:
             print_json(seen)
         elif once or not console.is_terminal:
-            console.print(picture(seen, None))
+            console.print(picture(seen, console.width))
         else:
             _watch(api, seen, console, interval)
 
@@ -58,8 +58,8 @@ def look(api: Api) -> Any:
     return backends | api.control("GET", "/programs", holding="programs")
 
 
-def picture(seen: dict[str, Any], most: int | None) -> Group:
-    """Both tables; at most that many programs, those that wait first."""
+def picture(seen: dict[str, Any], width: int, most: int | None = None) -> Group:
+    """Both tables; at most ``most`` programs, those that wait first."""
     programs = sorted(seen["programs"], key=lambda one: (_ORDER[one["status"]], one["opened_at"]))
     shown = programs if most is None else programs[:most]
     counts = ", ".join(
@@ -67,9 +67,9 @@ def picture(seen: dict[str, Any], most: int | None) -> Group:
         for status in ("active", "paused", "terminated")
     )
     parts: list[RenderableType] = [
-        backends_table(seen["backends"]),
+        backends_table(seen["backends"], width),
         Text(f"{len(programs)} programs: {counts}"),
-        programs_table(shown),
+        programs_table(shown, width),
     ]
     if len(shown) < len(programs):
         parts.append(Text(f"… and {len(programs) - len(shown)} more", "dim"))
@@ -92,4 +92,4 @@ def _watch(api: Api, seen: dict[str, Any], console: Console, interval: float) ->
 
 
 def _screen(seen: dict[str, Any], console: Console) -> Group:
-    return picture(seen, max(3, console.height - len(seen["backends"]) - 10))
+    return picture(seen, console.width, max(3, console.height - len(seen["backends"]) - 10))

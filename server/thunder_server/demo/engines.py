@@ -1,0 +1,93 @@
+"""What engines and the server in front of them report about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from thunder_server.backends.reading import Load
+from thunder_server.backends.vllm import read_metrics
+from thunder_server.demo.fleet import DemoError
+from thunder_server.demo.prompts import Sizes
+
+_CALIBRATION_WORDS = (20, 420)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """Tokens looked up in prefix caches and found there, over all engines; ``None`` if they do not say."""
+
+    queries: float
+    hits: float
+
+    def since(self, earlier: CacheCounts) -> CacheCounts:
+        return CacheCounts(self.queries - earlier.queries, self.hits - earlier.hits)
+
+
+def root(url: str) -> str:
+    """An engine's root from whatever way of writing its URL."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+async def fetch_json(session: aiohttp.ClientSession, url: str) -> Any:
+    """GET JSON, or a `DemoError` that says which URL does not answer and how."""
+    try:
+        async with session.get(url) as response:
+            if response.status != 200:
+                raise DemoError(f"{url} answers {response.status}: {(await response.text())[:200]}")
+            return await response.json(content_type=None)
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise DemoError(f"{url} does not answer: {error or type(error).__name__}") from error
+
+
+async def read_model(session: aiohttp.ClientSession, url: str) -> tuple[str, int | None]:
+    """The first model that an engine serves, and the longest prompt and answer it takes (if it says)."""
+    models = await fetch_json(session, f"{root(url)}/v1/models")
+    try:
+        first = models["data"][0]
+        return str(first["id"]), first.get("max_model_len")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise DemoError(f"{url}/v1/models names no model; is it an OpenAI-compatible engine?") from None
+
+
+async def read_load(session: aiohttp.ClientSession, url: str) -> Load:
+    """What an engine's ``/metrics`` say; a `Load` of nothing where there are none."""
+    try:
+        async with session.get(f"{root(url)}/metrics") as response:
+            page = await response.text() if response.status == 200 else ""
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise DemoError(f"{url} does not answer: {error or type(error).__name__}") from error
+    return read_metrics(page) or Load()
+
+
+async def read_cache_counts(session: aiohttp.ClientSession, urls: Sequence[str]) -> CacheCounts | None:
+    """Sums over engines, ``None`` where one of them does not count."""
+    queries = hits = 0.0
+    for url in urls:
+        load = await read_load(session, url)
+        if load.prefix_queries is None or load.prefix_hits is None:
+            return None
+        queries += load.prefix_queries
+        hits += load.prefix_hits
+    return CacheCounts(queries, hits)
+
+
+async def measure_sizes(session: aiohttp.ClientSession, url: str, model: str) -> Sizes:
+    """What text costs in tokens at this engine, from two short calls."""
+    tokens = []
+    for words in _CALIBRATION_WORDS:
+        body = {
+            "model": model,
+            "max_tokens": 1,
+            "messages": [{"role": "user", "content": " ".join(["run fix the log"] * (words // 4))}],
+        }
+        try:
+            async with session.post(f"{root(url)}/v1/chat/completions", json=body) as response:
+                answer = await response.json(content_type=None)
+                tokens.append(int(answer["usage"]["prompt_tokens"]))
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
+            raise DemoError(f"{url} does not answer a chat with usage: {error!r}") from error
+    return Sizes.measured(words=_CALIBRATION_WORDS, tokens=(tokens[0], tokens[1]))
