@@ -48,8 +48,9 @@ class Acting:
         program = self._find()
         if program is not None:
             program.act(self.tool, self.call_id, self.expected)
-            self._span = program.tool_span(self.tool, self.call_id)
-            if self._span is not None:
+            if not _process.here().config.disabled:
+                parent = _tracing.context_for(program.span)
+                self._span = _tracing.start_tool(program.id, self.tool, self.call_id, parent)
                 self._current = _tracing.CurrentSpan(self._span)
         self._running = self._used = True
         self._program = program

@@ -5,6 +5,8 @@ There are no tokens to give back: a block may end in another task, thread or gen
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -12,6 +14,9 @@ from typing import TYPE_CHECKING
 from opentelemetry import context as otel_context
 from opentelemetry.trace import Span
 
+from thunder_sdk._config import PROGRAM_CONTEXT
+from thunder_sdk._exceptions import ThunderConfigError
+from thunder_sdk._sender import logger
 from thunder_sdk._tracing import CurrentSpan
 
 if TYPE_CHECKING:
@@ -63,6 +68,66 @@ def pop(frame: Frame) -> None:
     for kept in reversed(above):
         below = Frame(kept.program, below, kept.span, kept.key)
     _top.set(below)
+
+
+class Activation:
+    """A block in which a program is current. Leaving it ends nothing."""
+
+    __slots__ = ("_frames", "_program")
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._frames: list[Frame] = []
+
+    def __enter__(self) -> Program:
+        self._program.open()
+        self._frames.append(push(self._program, self._program.span))
+        return self._program
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pop(self._frames.pop())
+
+    async def __aenter__(self) -> Program:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+# The program that the environment names for the whole process: unread, or one entry.
+_ambient: list[Program | None] = []
+
+
+def ambient(load: Callable[[str], Program]) -> Program | None:
+    """What ``THUNDER_PROGRAM_CONTEXT`` held at the first use, None if nothing that `load` can read."""
+    if not _ambient:
+        text = os.environ.get(PROGRAM_CONTEXT)
+        found = None
+        if text:
+            try:
+                found = load(text)
+            except ThunderConfigError as error:
+                logger.warning("thunder: %s is ignored: %s", PROGRAM_CONTEXT, error)
+        _ambient.append(found)
+    return _ambient[0]
+
+
+class Fresh:
+    """From its making until `restore` no program is current here, and the environment is read again."""
+
+    def __init__(self) -> None:
+        self._stack, self._ambient = _top.get(), _ambient.copy()
+        _top.set(None)
+        _ambient.clear()
+
+    def restore(self) -> None:
+        """As it was before."""
+        _top.set(self._stack)
+        _ambient[:] = self._ambient
 
 
 class Suspended:

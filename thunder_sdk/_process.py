@@ -14,7 +14,7 @@ from thunder_sdk._pulse import Beating, Pulse
 from thunder_sdk._sender import Sender, logger
 from thunder_sdk._sources import Sources, SystemSources
 
-EXIT_TIMEOUT: Final = 2.0
+PATIENCE: Final = 2.0  # s that entering, closing and leaving the process wait for the server
 
 
 class Epoch:
@@ -24,11 +24,20 @@ class Epoch:
 class Process:
     """Immutable but for its sender's insides; `init` and a fork put a new one in its place."""
 
-    def __init__(self, config: Config, sources: Sources, pulse: Pulse, *, threaded: bool = True) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sources: Sources,
+        pulse: Pulse,
+        *,
+        threaded: bool = True,
+        patience: float = PATIENCE,
+    ) -> None:
         self.config = config
         self.sources = sources
         self.pulse = pulse
         self.threaded = threaded
+        self.patience = patience
         self.sender = Sender(config, sources, pulse, threaded=threaded)
 
     def put(self, message: Message) -> None:
@@ -49,11 +58,14 @@ class Process:
 
     def renewed(self, config: Config | None = None) -> Process:
         """A successor with nothing queued. Heartbeats go on."""
-        return Process(config or self.config, self.sources, self.pulse, threaded=self.threaded)
+        return self._like(config or self.config, self.pulse)
 
     def reborn(self) -> Process:
         """The successor in a forked child, which owns no program yet."""
-        return Process(self.config, self.sources, Pulse(), threaded=self.threaded)
+        return self._like(self.config, Pulse())
+
+    def _like(self, config: Config, pulse: Pulse) -> Process:
+        return Process(config, self.sources, pulse, threaded=self.threaded, patience=self.patience)
 
 
 # One slot each, so that a swap is one atomic store.
@@ -133,7 +145,7 @@ def init(
         install(Process(config, SystemSources(), Pulse()))
         return
     before = here()
-    error = before.sender.flush(EXIT_TIMEOUT, urgent=False)
+    error = before.sender.flush(before.patience, urgent=False)
     if error is not None:
         logger.warning("thunder: init replaces a server that has not taken everything: %s", error)
     before.sender.stop()
@@ -165,7 +177,7 @@ def shutdown(timeout: float = 2.0) -> None:
 
 def _at_exit() -> None:
     if _process:
-        _process[0].sender.flush(EXIT_TIMEOUT)
+        _process[0].sender.flush(PATIENCE)
 
 
 def _after_fork_in_child() -> None:
@@ -173,7 +185,7 @@ def _after_fork_in_child() -> None:
     if _process:
         parents = _process[0]
         install(parents.reborn())
-        parents.sender.abandon()
+        parents.sender.disown()
 
 
 atexit.register(_at_exit)

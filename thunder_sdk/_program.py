@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self, overload
+from typing import Any, Self, overload
 
-from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
@@ -18,29 +16,20 @@ from thunder_sdk._atomic import Once
 from thunder_sdk._decorate import F, decorate
 from thunder_sdk._dialects import Identity, body_of, headers_of
 from thunder_sdk._environment import DockerEnvironment
-from thunder_sdk._exceptions import (
-    ThunderConfigError,
-    ThunderError,
-    ThunderStateError,
-)
+from thunder_sdk._exceptions import ThunderConfigError, ThunderStateError
 from thunder_sdk._handle import Handle
-from thunder_sdk._outbox import Close, Open, Report
+from thunder_sdk._life import Life, checked_outcome, outcome_of
 from thunder_sdk._resources import Resources
-from thunder_sdk._sender import failure_of, logger
 from thunder_sdk._spec import CURRENT, Parent, Spec
+from thunder_sdk._waiting import check_delivery, delivered, delivered_async, in_event_loop
 from thunder_sdk.wire import EventType
-
-ENTER_TIMEOUT: Final = 2.0
-CLOSE_TIMEOUT: Final = 2.0
-OUTCOMES: Final = ("success", "error", "dropped")
-_EXPENDABLE: Final = frozenset({EventType.ACTING_STARTED, EventType.ACTING_FINISHED, EventType.HEARTBEAT})
 
 
 class Program:
     """One agent run. Made by `program`, which owns and ends it, or `attach`, which only takes part in it.
 
-    Its life is new → open → closed; entering, activating or first using opens it. An open one whose lease has
-    run out reads ``status == "terminated"`` until its next call opens the next generation.
+    Entering, activating or first using it opens it; leaving or `close` ends it. If its lease runs out in
+    between, it reads ``status == "terminated"`` until its next call opens the next generation.
 
     Example::
 
@@ -50,65 +39,48 @@ class Program:
                 run(answer)
     """
 
-    def __init__(self, identity: Identity, name: str | None, spec: Spec | None, span: Span | None) -> None:
-        self._identity = identity
-        self._name = name
-        self._spec = spec  # None: a handle on somebody else's program
-        self._span = span
-        self._parent: Program | None = None
-        self._generation = 1
-        self._status = "active"
-        self._outcome: str | None = None
-        self._opened, self._entered, self._closed = Once(), Once(), Once()
-        self._owner: _process.Epoch | None = None
-        self._lease = 0.0
-        self._renewed_at = 0.0
+    def __init__(self, life: Life, parent: Program | None = None) -> None:
+        self._life = life
+        self._parent = parent
+        self._entered = Once()
         self._frame: _context.Frame | None = None
-        self.confirmed_generation: int | None = None
 
     # --- what is known without asking --------------------------------------------------------------------
 
     @property
     def id(self) -> str:
         """Its id on the wire."""
-        return self._identity.id
+        return self._life.id
 
     @property
     def name(self) -> str | None:
         """Its label, for people."""
-        return self._name
+        return self._life.label
 
     @property
     def group(self) -> str | None:
         """The group it belongs to, its own or its parent's."""
-        return self._identity.group
+        return self._life.identity.group
 
     @property
     def parent_id(self) -> str | None:
         """Id of the program that started it, None for a root."""
-        return self._identity.parent_id
+        return self._life.identity.parent_id
 
     @property
     def generation(self) -> int:
         """Which opening of its id this is, as far as known: 1, 2, …"""
-        return self._generation
+        return self._life.last_generation
 
     @property
     def status(self) -> str:
         """``active``, ``paused`` or ``terminated``, as last heard."""
-        self._lapsed()
-        return self._status
+        return "terminated" if self._life.lapsed else self._life.last_status
 
     @property
     def outcome(self) -> str | None:
         """``success``, ``error``, ``dropped`` or ``lease_expired``, None while it lives."""
-        self._lapsed()
-        return self._outcome
-
-    @property
-    def closed(self) -> bool:
-        """Whether it has been closed here."""
-        return self._closed.done
+        return self._life.last_outcome if self.status == "terminated" else None
 
     @property
     def base_url(self) -> str:
@@ -118,34 +90,33 @@ class Program:
     def headers(self) -> dict[str, str]:
         """The headers that make a call this program's, in all configured dialects; {} once it is closed."""
         config = _process.here().config
-        if config.disabled or self._closed.done:
+        if config.disabled or self._life.closed:
             return {}
-        self.calling()
-        return headers_of(self._identity, config.dialects)
+        self._life.calling()
+        return headers_of(self._life.identity, config.dialects)
 
     def extra_body(self) -> dict[str, object]:
         """The same for dialects that look into bodies: ``create(…, extra_body=p.extra_body())``."""
         config = _process.here().config
-        if config.disabled or self._closed.done:
+        if config.disabled or self._life.closed:
             return {}
-        return body_of(self._identity, config.dialects)
+        return body_of(self._life.identity, config.dialects)
 
     def serialize(self) -> str:
         """A line of ASCII from which `attach` makes a handle in another process."""
+        here = self is current_program()
         return Handle(
-            identity=self._identity,
-            name=self._name,
-            generation=self._generation,
-            traceparent=self.traceparent()
-            if self is current_program()
-            else _tracing.traceparent_of(self._span),
+            identity=self._life.identity,
+            name=self.name,
+            generation=self.generation,
+            traceparent=_tracing.traceparent(self.span) if here else _tracing.traceparent_of(self.span),
         ).dump()
 
     def env(self) -> dict[str, str]:
-        """An environment for `subprocess` in which SDK and clients find this program and its server.
+        """An environment for `subprocess` in which the SDK finds this program and its server.
 
         It is this process's environment with ours added; for a container pass
-        ``{"THUNDER_PROGRAM_CONTEXT": p.serialize()}`` instead.
+        ``{"THUNDER_PROGRAM_CONTEXT": p.serialize()}`` and its own ``THUNDER_BASE_URL`` instead.
         """
         process = _process.here()
         env = dict(os.environ)
@@ -160,30 +131,28 @@ class Program:
     # --- its life ----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._enter()
-        if self._waits() and not _in_event_loop():
-            self._check_entry(_process.here().sender.flush(ENTER_TIMEOUT))
-        self._make_current()
+        if self._enter() and not in_event_loop():
+            self._check_entry(delivered(urgent=True))
+        self._frame = _context.push(self, self.span)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._leave(error) and not _in_event_loop():
-            self._check_delivery(self._deliver(), error)
+        if self._leave(error) and not in_event_loop():
+            check_delivery(self.id, delivered(), error)
 
     async def __aenter__(self) -> Self:
-        self._enter()
-        if self._waits():
-            self._check_entry(await _delivered(ENTER_TIMEOUT))
-        self._make_current()
+        if self._enter():
+            self._check_entry(await delivered_async(urgent=True))
+        self._frame = _context.push(self, self.span)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._leave(error):
-            self._check_delivery(await _delivered(CLOSE_TIMEOUT), error)
+            check_delivery(self.id, await delivered_async(), error)
 
     def close(self, outcome: str = "success") -> None:
         """Ends it with `outcome`: success, error or dropped. The first close wins; handles close nothing.
@@ -191,29 +160,27 @@ class Program:
         Waits at most 2 s for the server to hear of it, not at all inside a running event loop or while the
         server is known to be unreachable. With ``strict`` a failure raises ThunderConnectionError.
         """
-        if outcome not in OUTCOMES:
-            raise ThunderConfigError(f"outcome must be one of {', '.join(OUTCOMES)}, not {outcome!r}")
-        if self._end(outcome, None) and not _in_event_loop():
-            self._check_delivery(self._deliver(), None)
+        if self._life.end(checked_outcome(outcome), None) and not in_event_loop():
+            check_delivery(self.id, delivered(), None)
 
-    def activate(self) -> Activation:
+    def activate(self) -> _context.Activation:
         """A block in which the program is current, without ending it: for threads, callbacks, pools."""
-        self._require_open("activate")
-        return Activation(self)
+        self._life.require_open("activate")
+        return _context.Activation(self)
 
     def acting(self, tool: str, *, expected: float | None = None) -> Acting:
         """A block, or decorator, in which the program runs `tool`, for about `expected` seconds.
 
         Yields an object with ``.call_id``. Raises ThunderStateError once the program is closed.
         """
-        self._require_open("acting")
+        self._life.require_open("act in")
         return Acting(lambda: self, tool, expected)
 
     def heartbeat(self) -> None:
         """Says that it lives. The owner's SDK does that by itself while the process runs."""
-        if not self._closed.done:
+        if not self._life.closed:
             self.open()
-            if self._owned():
+            if self._life.owned:
                 self.report(EventType.HEARTBEAT, {})
 
     @property
@@ -224,47 +191,44 @@ class Program:
 
     def __call__(self, function: F) -> F:
         """As a decorator it is a template: every call of `function` runs in a fresh program."""
-        if self._spec is None or self._opened.done:
+        spec = self._life.spec
+        if spec is None or self._life.opened or self._life.closed:
             raise ThunderStateError("only a program that is not in use can decorate: use @thunder.program(…)")
-        if self._spec.program_id is not None:
-            raise ThunderConfigError("a decorator makes many programs; they cannot all be " + self.id)
-        spec = self._spec
-        return decorate(function, lambda: create(spec.named(getattr(function, "__name__", "program"))))
+        if spec.program_id is not None:
+            raise ThunderConfigError(f"a decorator makes many programs; they cannot all be {self.id!r}")
+        return decorate(function, lambda: _create(spec.named(getattr(function, "__name__", "program"))))
 
     def __reduce__(self) -> tuple[Callable[[str], Program], tuple[str]]:
         return attach, (self.serialize(),)
 
     def __repr__(self) -> str:
-        label = "" if self._name is None else f" {self._name!r}"
-        return f"<Program {self.id}{label} {self._status}>"
+        label = "" if self.name is None else f" {self.name!r}"
+        return f"<Program {self.id}{label} {self._life.last_status}>"
 
     # --- for the rest of the SDK -------------------------------------------------------------------------
 
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed here."""
+        return self._life.closed
+
+    @property
+    def span(self) -> Span | None:
+        """Its own span, or its owner's in another process."""
+        return self._life.span
+
     def open(self) -> None:
         """Opens it unless it is; ThunderStateError once it is closed."""
-        self._require_open("use")
-        if self._spec is None or not self._opened.claim():
-            return
-        process = _process.here()
-        self._owner = _process.epoch()
-        self._lease = self._spec.lease or process.config.lease
-        if not process.config.disabled:
-            self._span = _tracing.start_agent(self.id, self._name, self._span_parent())
-        self._announce()
+        self._life.open(self._span_parent())
 
     def report(self, kind: EventType, payload: Mapping[str, object]) -> None:
         """Queues an event; nothing after the end."""
-        if self._closed.done or self._lapsed():
-            return
-        process = _process.here()
-        self._renewed_at = process.sources.monotonic()
-        event = {"type": kind.value, "at": process.sources.wall(), **payload}
-        process.put(Report(self, event, expendable=kind in _EXPENDABLE))
+        self._life.report(kind, payload)
 
     def act(self, tool: str, call_id: str, expected: float | None) -> None:
         """Reports that `tool` begins."""
         self.open()
-        if self._lapsed() and _process.here().config.strict:
+        if self._life.lapsed and _process.here().config.strict:
             raise ThunderStateError(
                 f"the lease of program {self.id} has run out; its next call opens it again"
             )
@@ -273,163 +237,34 @@ class Program:
             started["expected_s"] = expected
         self.report(EventType.ACTING_STARTED, started)
 
-    def tool_span(self, tool: str, call_id: str) -> Span | None:
-        """The span of a tool's run."""
-        if _process.here().config.disabled:
-            return None
-        return _tracing.start_tool(self.id, tool, call_id, _tracing.context_for(self._span))
-
-    def traceparent(self) -> str | None:
-        """The W3C header for a call made now."""
-        return _tracing.traceparent(self._span)
-
-    def calling(self) -> None:
-        """A call is on its way: after a lapse it opens the next generation."""
-        if self._lapsed():
-            self._status, self._outcome = "active", None
-            self._announce()
-
-    def beat(self, now: float) -> float | None:
-        """Sends a heartbeat if nothing was sent for a third of the lease; when to be asked again."""
-        if self._closed.done or not self._owned() or self._lapsed():
-            return None
-        due = self._renewed_at + self._lease / 3
-        if now < due:
-            return due
-        self.report(EventType.HEARTBEAT, {})
-        return now + self._lease / 3
-
-    def learn(self, status: str, generation: int, outcome: str | None) -> None:
-        """The server's last word about it. Once closed here, our own word stands."""
-        self.confirmed_generation = self._generation = generation
-        if self._closed.done:
-            return
-        before, self._status, self._outcome = self._status, status, outcome
-        if not self._owned() or (before == "terminated") == (status == "terminated"):
-            return
-        if status == "terminated":
-            logger.warning("thunder: the server has ended program %s (%s)", self.id, outcome)
-        else:
-            self._watch()
-
-    # --- inside ------------------------------------------------------------------------------------------
-
-    def _require_open(self, what: str) -> None:
-        if self._closed.done:
-            raise ThunderStateError(f"program {self.id} is closed ({self._outcome}): {what} it before that")
-
-    def _owned(self) -> bool:
-        return self._owner is _process.epoch()
-
-    def _lapsed(self) -> bool:
-        """Whether its lease or the server has ended an owned program that nobody closed."""
-        if self._closed.done or not self._owned():
-            return False
-        process = _process.here()
-        silent = process.sources.monotonic() - self._renewed_at
-        if self._status != "terminated" and silent > self._lease and process.config.control:
-            self._status, self._outcome = "terminated", "lease_expired"
-            logger.warning(
-                "thunder: program %s was silent for %.1f s, longer than its lease of %g s, and has ended; "
-                "its next call opens it again", self.id, silent, self._lease,
-            )  # fmt: skip
-        return self._status == "terminated"
-
-    def _announce(self) -> None:
-        process = _process.here()
-        assert self._spec is not None
-        self._renewed_at = process.sources.monotonic()
-        process.put(Open(self, self._spec.fields(self._identity, self._lease)))
-        self._watch()
-
-    def _watch(self) -> None:
-        _process.here().watch(self, self._renewed_at + self._lease / 3)
-
     def _span_parent(self) -> Context | None:
+        """Where its span hangs: below the span of the moment, unless that is another program's."""
         current = current_program()
         if self._parent is None:
             return None if current is None else Context()
-        if self._parent is current or self._parent._span is None:
-            return _tracing.context_for(self._parent._span)
-        return trace.set_span_in_context(self._parent._span)
+        return _tracing.context_for(self._parent.span, always=self._parent is not current)
 
-    def _enter(self) -> None:
-        self._require_open("enter")
+    def _enter(self) -> bool:
+        """Opens it; whether the server's answer is to be waited for."""
+        self._life.require_open("enter")
         if not self._entered.claim():
             raise ThunderStateError(
                 f"program {self.id} has been entered already; make a new one for a new run"
             )
         self.open()
+        config = _process.here().config
+        return config.strict and config.control and self._life.owned
 
-    def _make_current(self) -> None:
-        self._frame = _context.push(self, self._span)
+    def _check_entry(self, error: Exception | None) -> None:
+        if error is not None:
+            self._life.end("dropped", None)
+            raise error
 
     def _leave(self, error: BaseException | None) -> bool:
+        """Makes it no longer current and ends it; whether its delivery is to be waited for."""
         if self._frame is not None:
             _context.pop(self._frame)
-        return self._end(_outcome_of(error), error)
-
-    def _end(self, outcome: str, error: BaseException | None) -> bool:
-        """Closes it if that is ours to do; whether there is a delivery to wait for."""
-        if self._spec is None or (self._opened.done and not self._owned()) or not self._closed.claim():
-            return False
-        self._status, self._outcome = "terminated", outcome
-        if not self._opened.done:
-            return False
-        if self._span is not None:
-            _tracing.end(self._span, error, failed=outcome == "error", outcome=outcome)
-        process = _process.here()
-        process.put(Close(self, outcome))
-        return process.config.control
-
-    def _waits(self) -> bool:
-        config = _process.here().config
-        return config.strict and config.control and self._owned()
-
-    def _deliver(self) -> ThunderError | None:
-        process = _process.here()
-        return process.sender.flush(CLOSE_TIMEOUT, urgent=process.config.strict)
-
-    def _check_entry(self, error: ThunderError | None) -> None:
-        if error is not None:
-            self._end("dropped", None)
-            raise error
-
-    def _check_delivery(self, error: ThunderError | None, propagating: BaseException | None) -> None:
-        if error is None:
-            return
-        if _process.here().config.strict and propagating is None:
-            raise error
-        level = logger.warning if _process.here().config.strict else logger.debug
-        level("thunder: the end of program %s is not with the server yet: %s", self.id, error)
-
-
-class Activation:
-    """A block in which a program is current. Leaving it ends nothing."""
-
-    __slots__ = ("_frames", "_program")
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._frames: list[_context.Frame] = []
-
-    def __enter__(self) -> Program:
-        self._program.open()
-        self._frames.append(_context.push(self._program, self._program._span))
-        return self._program
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _context.pop(self._frames.pop())
-
-    async def __aenter__(self) -> Program:
-        return self.__enter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
+        return self._life.end(outcome_of(error), error)
 
 
 @overload
@@ -503,29 +338,22 @@ def program(
         max_wait=max_wait,
         environment=environment,
     )
-    made = create(spec)
+    made = _create(spec)
     return made(name) if callable(name) else made
 
 
-def create(spec: Spec) -> Program:
+def _create(spec: Spec) -> Program:
     """The program that `spec` describes, here and now."""
     parent = current_program() if isinstance(spec.parent, Parent) else spec.parent
-    parent_id = parent.id if isinstance(parent, Program) else parent
-    inherited = parent._identity if isinstance(parent, Program) else None
-    made = Program(
-        Identity(
-            id=spec.program_id or f"prg_{_process.here().sources.new_hex()}",
-            parent_id=parent_id,
-            group=spec.group if spec.group is not None or inherited is None else inherited.group,
-            priority=spec.priority if spec.priority is not None or inherited is None else inherited.priority,
-            max_wait=spec.max_wait,
-        ),
-        spec.name,
-        spec,
-        None,
+    above = parent._life.identity if isinstance(parent, Program) else Identity(id="", parent_id=parent)
+    identity = Identity(
+        id=spec.program_id or f"prg_{_process.here().sources.new_hex()}",
+        parent_id=above.id or above.parent_id,
+        group=above.group if spec.group is None else spec.group,
+        priority=above.priority if spec.priority is None else spec.priority,
+        max_wait=spec.max_wait,
     )
-    made._parent = parent if isinstance(parent, Program) else None
-    return made
+    return Program(Life(identity, spec.name, spec, None), parent if isinstance(parent, Program) else None)
 
 
 def attach(context: str) -> Program:
@@ -539,38 +367,14 @@ def attach(context: str) -> Program:
             ...
     """
     handle = Handle.load(context)
-    made = Program(handle.identity, handle.name, None, _tracing.remote_span(handle.traceparent))
-    made._generation = handle.generation
-    return made
-
-
-# The program that the environment names for the whole process: unread, or one entry.
-_ambient: list[Program | None] = []
+    life = Life(handle.identity, handle.name, None, _tracing.remote_span(handle.traceparent))
+    life.last_generation = handle.generation
+    return Program(life)
 
 
 def current_program() -> Program | None:
     """The innermost open program of this context, else that of ``THUNDER_PROGRAM_CONTEXT``, else None."""
-    return _context.innermost_open() or _ambient_program()
-
-
-def _ambient_program() -> Program | None:
-    if not _ambient:
-        text = os.environ.get(_config.PROGRAM_CONTEXT)
-        found = None
-        if text:
-            try:
-                found = attach(text)
-            except ThunderConfigError as error:
-                logger.warning("thunder: %s is ignored: %s", _config.PROGRAM_CONTEXT, error)
-        _ambient.append(found)
-    return _ambient[0]
-
-
-def forget_ambient(instead: Iterable[Program | None] = ()) -> list[Program | None]:
-    """Has the environment read again at its next use, or `instead` stand for it; what stood so far."""
-    before = _ambient.copy()
-    _ambient[:] = instead
-    return before
+    return _context.innermost_open() or _context.ambient(attach)
 
 
 def acting(tool: str, *, expected: float | None = None) -> Acting:
@@ -582,35 +386,3 @@ def acting(tool: str, *, expected: float | None = None) -> Acting:
         async def open_page(url): ...
     """
     return Acting(current_program, tool, expected)
-
-
-async def _delivered(within: float) -> ThunderError | None:
-    """What `Sender.flush` returns, without blocking the loop. Another library's loop does not wait at all."""
-    if not _in_event_loop():
-        return None
-    process = _process.here()
-    delivery = process.sender.delivery(urgent=process.config.strict)
-    waiting = asyncio.wrap_future(delivery)
-    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await asyncio.wait({waiting}, timeout=within)
-    return failure_of(delivery, 0.0)
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _outcome_of(error: BaseException | None) -> str:
-    match error:
-        case None:
-            return "success"
-        case SystemExit(code=0 | None):
-            return "success"
-        case asyncio.CancelledError() | KeyboardInterrupt() | GeneratorExit():
-            return "dropped"
-        case _:
-            return "error"

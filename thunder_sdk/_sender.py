@@ -122,7 +122,9 @@ class Sender:
     def stop(self) -> None:
         """Ends the thread when it has finished what it is doing. Nothing more is sent."""
         self._stopped.claim()
-        if self._started.done:
+        if self._threadless:
+            self._hang_up()
+        elif self._started.done:
             self.ring()
 
     def discovered(self, root: str) -> None:
@@ -132,10 +134,10 @@ class Sender:
             self._retry_at = 0.0
             self.ring()
 
-    def abandon(self) -> None:
-        """In a forked child: lets go of the parent's socket without a word to the server."""
+    def disown(self) -> None:
+        """In a forked child, which has a copy of the parent's socket."""
         if self._connection is not None:
-            self._connection.close()
+            self._connection.disown()
 
     # --- the thread ------------------------------------------------------------------------------------
 
@@ -163,6 +165,9 @@ class Sender:
                     self._doorbell.get(timeout=pause)
                 except Empty:
                     continue
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
@@ -193,7 +198,7 @@ class Sender:
         batch = self.outbox.take()
         try:
             answer = self._exchange(batch)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             self._failed(f"{type(error).__name__}: {error}")
             return 0.0
         if answer.status >= 500 or answer.status in _RETRIED:
@@ -224,7 +229,7 @@ class Sender:
                 if subject.confirmed_generation is not None:
                     path += f"&generation={subject.confirmed_generation}"
                 return connection.request("DELETE", path)
-            case Report():
+            case _:
                 return connection.request("POST", wire.EVENTS_PATH, self._batch(batch))
 
     def _connected(self) -> Connection:

@@ -11,6 +11,7 @@ from thunder_sdk._config import address
 from thunder_sdk._dialects import OURS
 from thunder_sdk._process import here
 from thunder_sdk._program import current_program
+from thunder_sdk._tracing import traceparent
 
 # Keys in a request's `extensions`, which httpx hands on to the requests that follow a redirect.
 BASE_URL: Final = "thunder_sdk.base_url"
@@ -50,9 +51,9 @@ def tag(request: Request) -> bool:
     for name, value in program.headers().items():
         if name not in headers:
             headers[name] = added[name] = value
-    traceparent = program.traceparent()
-    if traceparent is not None and wire.TRACEPARENT not in headers:
-        headers[wire.TRACEPARENT] = added[wire.TRACEPARENT] = traceparent
+    parent = traceparent(program.span)
+    if parent is not None and wire.TRACEPARENT not in headers:
+        headers[wire.TRACEPARENT] = added[wire.TRACEPARENT] = parent
     if added:
         request.extensions[_ADDED] = added
     return True

@@ -81,9 +81,9 @@ def remote_span(header: str | None) -> Span | None:
     return NonRecordingSpan(context) if context.is_valid else None
 
 
-def context_for(span: Span | None) -> Context | None:
-    """Where a child of `span` starts if there is no current span; None where there is one."""
-    if span is None or trace.get_current_span().get_span_context().is_valid:
+def context_for(span: Span | None, *, always: bool = False) -> Context | None:
+    """Where a child of `span` starts. None if there is a span of the moment to be below, unless `always`."""
+    if span is None or (not always and trace.get_current_span().get_span_context().is_valid):
         return None
     return trace.set_span_in_context(span)
 

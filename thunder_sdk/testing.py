@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from thunder_sdk import _process, _program, wire
+from thunder_sdk import _context, _process, wire
 from thunder_sdk._config import Config
 from thunder_sdk._pulse import Pulse
 from thunder_sdk._sources import Sources, SystemSources
@@ -79,23 +79,27 @@ def use_sdk(
     *,
     sources: Sources | None = None,
     threaded: bool = True,
+    patience: float = 30.0,
     environ: Mapping[str, str] = os.environ,
     **settings: Any,
 ) -> Iterator[_process.Process]:
     """The SDK set up afresh inside the block, with the arguments of `init`; as it was before after it.
 
-    Without `threaded` nothing is sent until `flush` or `close` does it in their caller's thread.
+    No program is current in it at first. Entering and closing wait for the server for up to `patience`
+    seconds, not 2: a busy machine spoils no test. Without `threaded` nothing is sent until `flush` or `close`
+    does it in their caller's thread.
     """
     config = Config.resolve(environ, base_url, **settings)
-    process = _process.Process(config, sources or SystemSources(), Pulse(), threaded=threaded)
+    sources = sources or SystemSources()
+    process = _process.Process(config, sources, Pulse(), threaded=threaded, patience=patience)
     before = _process.install(process)
-    ambient = _program.forget_ambient()
+    context = _context.Fresh()
     try:
         yield process
     finally:
         _process.here().sender.stop()
         _process.install(before)
-        _program.forget_ambient(ambient)
+        context.restore()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

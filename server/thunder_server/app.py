@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, RequestPayloadError, _ErrInfo
 
-from thunder_server.errors import ApiError, from_http
+from thunder_server.errors import ApiError, from_http, internal_error
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,16 @@ async def _in_shape(
         if refusal.status < 400:
             raise
         return from_http(refusal).response(request.path)
+    except RequestPayloadError as broken:
+        message = f"The request body breaks off or is malformed: {_first_line(str(broken))}."
+        response = ApiError(400, "invalid_request", message).response(request.path)
+        response.force_close()
+        return response
     except ConnectionError:
         raise  # the client's: there is nobody to tell
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
-        return ApiError(500, "internal_error", "The server failed; its log says how.").response(request.path)
+        return internal_error().response(request.path)
 
 
 def make_app(faces: Iterable[Face]) -> web.Application:
@@ -60,6 +65,17 @@ class _Connection(RequestHandler):
 
     __slots__ = ()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._messages and self._current_request is not None:
+            message, _ = self._messages[-1]
+            body = self._current_request.content
+            if isinstance(message, _ErrInfo) and not body.is_eof():
+                # The complaint is queued behind the very request whose body it is about, and whose handler
+                # would wait for the rest of that body for ever.
+                body.set_exception(RequestPayloadError(message.message))
+                body.feed_eof()
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -67,11 +83,13 @@ class _Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
+        if isinstance(exc, ConnectionError):
+            raise exc  # the client is gone: aiohttp lets go of the connection without a word
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was begun already; nothing can be added to it")
         if status >= 500:
             log.error("a request failed outside all handlers", exc_info=exc)
-            refusal = ApiError(500, "internal_error", "The server failed; its log says how.")
+            refusal = internal_error()
         elif isinstance(exc, LineTooLong) or "Too many" in (message or ""):
             refusal = ApiError(
                 431,
@@ -88,7 +106,7 @@ class _Connection(RequestHandler):
         return response
 
     def _make_error_handler(
-        self, err_info: Any
+        self, err_info: _ErrInfo
     ) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
         answer = super()._make_error_handler(err_info)
 

@@ -121,6 +121,11 @@ def too_large(limit: int) -> ApiError:
     )
 
 
+def internal_error() -> ApiError:
+    """500: a fault of ours, of which only the log says more."""
+    return ApiError(500, "internal_error", "The server failed; its log says how.")
+
+
 def from_http(exc: web.HTTPException) -> ApiError:
     """What aiohttp itself refuses (unknown path, wrong method, …), said in our shape."""
     if isinstance(exc, web.HTTPMethodNotAllowed):

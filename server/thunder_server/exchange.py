@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -18,12 +19,14 @@ from thunder_server.calls import Call, CallInterrupted
 from thunder_server.codecs import Decoder, Undecodable, decode, decoder
 from thunder_server.core.decisions import Cancel, Dispatch, Refuse
 from thunder_server.core.events import CallEnd, CallProgressed
-from thunder_server.errors import ApiError, error_event
+from thunder_server.errors import ApiError, error_event, internal_error
 from thunder_server.metering import StreamMeter
 from thunder_server.request_body import Body
 from thunder_server.runtime import Runtime
 from thunder_server.upstream import BackendFailed, ConnectFailed, UpstreamError, chunks, end_to_end, send
 from thunder_server.usage import NO_USAGE, Usage
+
+log = logging.getLogger(__name__)
 
 _PROGRESS_EVERY: Final = 32  # events of a stream between two words about it to the core
 _QUEUED: Final = b": queued\n\n"
@@ -69,6 +72,12 @@ class Exchange:
         except UpstreamError as failure:
             self._finish(CallEnd.BACKEND_FAILED)
             return await self._refuse(refusals.of_failure(failure))
+        except ConnectionError:
+            raise  # writing to a client that is gone
+        except Exception:
+            log.exception("serving call %s of program %s failed", self._call.id, self._call.program_id)
+            self._finish(CallEnd.BACKEND_FAILED)
+            return await self._refuse(internal_error())
         finally:
             self._finish(CallEnd.CLIENT_GONE)  # of no effect on a call that has ended
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from thunder_server.apis import Api, parsed
+from thunder_server.apis import Api, contains, parsed
 from thunder_server.sse import EventSplitter
 from thunder_server.usage import NO_USAGE
 
@@ -33,8 +33,21 @@ class StreamMeter:
 
     def feed(self, chunk: bytes) -> bytes:
         """What of the stream may go on, now that ``chunk`` has come; often ``chunk`` itself."""
+        if self._is_plain(chunk):
+            self.events += chunk.count(b"\n\n")
+            return chunk
         passed = [event for event in self._splitter.feed(chunk) if self._passes(event)]
         return passed[0] if len(passed) == 1 else b"".join(passed)
+
+    def _is_plain(self, chunk: bytes) -> bool:
+        """Whether these are whole events that need no look each: what nearly all chunks are."""
+        return (
+            self._splitter.empty
+            and chunk.endswith(b"\n\n")
+            and _USAGE not in chunk
+            and not self._api.is_last(chunk)
+            and not contains(chunk, _ERRORS)
+        )
 
     def rest(self) -> bytes:
         """What is left at a clean end: an event without its empty line, if any."""
@@ -42,7 +55,7 @@ class StreamMeter:
         return rest if not rest or self._passes(rest) else b""
 
     def _passes(self, event: bytes) -> bool:
-        if _USAGE in event and not any(mark in event for mark in _NO_USAGE_YET):
+        if _USAGE in event and not contains(event, _NO_USAGE_YET):
             return self._passes_usage(event)
         self.events += event.startswith((b"data:", b"event:"))
         if self._api.is_last(event):

@@ -44,7 +44,7 @@ class Passage:
             except UpstreamError as failure:
                 raise refusals.of_failure(failure) from failure
             try:
-                return await self._answer(request, answer, backend.spec.id)
+                return await self._answer(request, answer, backend.spec.id, program_id)
             finally:
                 answer.close()
         raise refusals.no_backend() if refused is None else refusals.of_failure(refused)
@@ -74,10 +74,16 @@ class Passage:
         return await send(self._runtime.http, method, url, headers, body or None, silence_s=self._silence_s)
 
     async def _answer(
-        self, request: web.Request, answer: aiohttp.ClientResponse, backend_id: str
+        self,
+        request: web.Request,
+        answer: aiohttp.ClientResponse,
+        backend_id: str,
+        program_id: str | None,
     ) -> web.StreamResponse:
         headers = end_to_end(answer.headers)
         headers[wire.BACKEND] = backend_id
+        if program_id is not None:
+            headers[wire.PROGRAM_ID] = program_id
         client = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
         await client.prepare(request)
         try:

@@ -152,6 +152,19 @@ def prompt_chars(fields: Mapping[str, Any]) -> int:
     return total
 
 
+def _split_plain(messages: list[Any]) -> tuple[list[Any], int]:
+    """Messages that need a closer look, and the characters of those that are just a role and a text: there
+    may be hundreds of these in every call."""
+    rest: list[Any] = []
+    total = 0
+    for message in messages:
+        if type(message) is dict and len(message) == 2 and type(text := message.get("content")) is str:
+            total += len(text)
+        else:
+            rest.append(message)
+    return rest, total
+
+
 # Members of messages that are text to the model. Everything else is structure or binary.
 _TEXT_KEYS: Final = frozenset(
     {
@@ -172,6 +185,9 @@ _TEXT_KEYS: Final = frozenset(
 def _text_chars(value: object, *, schema: bool = False) -> int:
     """Iterative, as bodies come as deep as the parser lets them."""
     total = 0
+    if isinstance(value, list) and not schema:
+        value, plain = _split_plain(value)
+        total += plain
     pending: list[object] = [value]
     while pending:
         match pending.pop():

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import aiohttp
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 Observer = Callable[[Event, Sequence[Decision]], None]
 """Told of every event and what the core decided on it, after those decisions were performed."""
 
+_FIRST_LOOK_S: Final = 2.5
 _STALLED_AFTER_S: Final = 30.0
 _SHORTEST_SLEEP: Final = 0.001  # the loop's clock ticks in milliseconds: sleeping less would spin
 
@@ -89,9 +91,13 @@ class Runtime:
         await self.stop()
 
     async def start(self) -> None:
+        """Begin to look at the backends; returns when each was looked at once, or soon if one hangs."""
         self.http = make_session()
         for poller in self.backends.values():
             poller.start(self.http)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LOOK_S):
+                await asyncio.gather(*(poller.looked.wait() for poller in self.backends.values()))
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Refuse what waits, give running calls ``grace_s`` seconds to end, cut the rest, let go of all."""

@@ -33,10 +33,15 @@ class EventSplitter:
         self._tail = bytearray()
         self._scanned = 0
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of an incomplete event is held."""
+        return not self._tail
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that ``chunk`` completes."""
-        if not self._tail and chunk.endswith(b"\n\n") and chunk.count(b"\n\n") == 1 and b"\r" not in chunk:
-            return [chunk]  # what engines send nearly always: one event, whole
+        if not self._tail and chunk.endswith(b"\n\n") and b"\r" not in chunk:  # what engines send
+            return [event + b"\n\n" for event in chunk[:-2].split(b"\n\n")]
         self._tail += chunk
         events: list[bytes] = []
         start, position = 0, max(0, self._scanned - _LONGEST_END)

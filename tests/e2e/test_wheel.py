@@ -31,18 +31,30 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return wheel
 
 
-@pytest.fixture(scope="module")
-def installed(wheel: Path) -> Path:
-    """The ``bin`` directory of an environment that holds the wheel and what it needs."""
-    environment = wheel.parent / "env"
+def install(wheel: Path, name: str, extras: str = "") -> Path:
+    """The ``bin`` directory of a new environment that holds the wheel and what it needs."""
+    environment = wheel.parent / name
     made = run(UV, "venv", "--quiet", "--python", sys.executable, environment)
     assert made.returncode == 0, made.stderr
-    install = (UV, "pip", "install", "--quiet", "--python", environment / "bin" / "python", wheel)
+    command = (
+        UV,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        environment / "bin" / "python",
+        f"{wheel}{extras}",
+    )
     # Its dependencies are among those of this environment, so that they lie in uv's cache already.
-    if run(*install, "--offline").returncode != 0:
-        online = run(*install)
+    if run(*command, "--offline").returncode != 0:
+        online = run(*command)
         assert online.returncode == 0, online.stderr
     return environment / "bin"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    return install(wheel, "plain")
 
 
 def test_it_holds_all_three_packages_and_their_data(wheel: Path) -> None:
@@ -85,3 +97,21 @@ def test_without_the_extra_the_command_says_what_to_install(installed: Path) -> 
     assert (result.returncode, result.stdout) == (1, "")
     assert "pip install 'thunder-sdk[server]'" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys, thunder_server
+for module in pkgutil.walk_packages(thunder_server.__path__, "thunder_server."):
+    if not module.name.startswith(sys.argv[1]):
+        importlib.import_module(module.name)
+"""
+
+
+def test_the_extras_bring_all_that_the_server_imports(wheel: Path) -> None:
+    server = install(wheel, "server", "[server]")
+    for words in (("serve", "--help"), ("emulate", "--help"), ("doctor", "--help")):
+        result = run(server / "thunder", *words, cwd=server)
+        assert result.returncode == 0, result.stderr
+    for bin_, left_out in ((server, "thunder_server.demo"), (install(wheel, "all", "[all]"), "nothing")):
+        result = run(bin_ / "python", "-c", IMPORT_ALL, left_out, cwd=bin_)
+        assert result.returncode == 0, result.stderr

@@ -51,6 +51,8 @@ class Poller:
         self.healthy = False
         self.failing_since: float | None = None
         """Since when it has not answered; ``None`` while it does. The poller's clock."""
+        self.looked: Final = asyncio.Event()
+        """Set once the first look is over, whatever it saw."""
         self.load = Load()
         self.models: Mapping[str, Model] | None = None
         """Entries of its ``/v1/models`` by model id; ``None`` while that list is unknown."""
@@ -125,6 +127,7 @@ class Poller:
             self._models_at = self._load_at = _NEVER
             self._prefixes.clear()
         self._report(self.reading())
+        self.looked.set()
         return True
 
     def reading(self) -> BackendReported:

@@ -46,7 +46,8 @@ def list_backends(
     if as_json:
         print_json(answer)
     elif answer["backends"]:
-        make_console().print(backends_table(answer["backends"]))
+        console = make_console()
+        console.print(backends_table(answer["backends"], console.width))
     else:
         typer.echo("No backends; add one: thunder backends add http://HOST:PORT")
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 CALL_S: Final = 120.0
 """How long the one tiny call may take: a cold engine compiles before it answers."""
+WAIT_S: Final = 20
+"""How long it may wait for its turn."""
 _MARKS: Final = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
 
@@ -190,7 +192,9 @@ def _first_model(api: Api) -> str | None:
 
 
 def _call(api: Api, base: str, program_id: str, model: str, *, tagged: bool) -> httpx.Response:
-    headers = {wire.FINAL: "true"} | ({wire.PROGRAM_ID: program_id} if tagged else {})
+    headers = {wire.FINAL: "true", wire.MAX_WAIT: str(WAIT_S)} | (
+        {wire.PROGRAM_ID: program_id} if tagged else {}
+    )
     body = {"model": model, "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 1}
     return api.ask("POST", f"{base}/chat/completions", body=body, headers=headers, timeout=CALL_S)
 
@@ -250,4 +254,6 @@ def _advice(status: int) -> str:
         return "the engine wants a key of its own: give it to the server as the backend's api_key"
     if status == 404:
         return "name a model that `curl SERVER/v1/models` lists with --model"
+    if status == 503:
+        return "see with `thunder top` who holds the engines, and try again"
     return "see `thunder backends` and the engine's log"

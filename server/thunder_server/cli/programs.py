@@ -60,7 +60,8 @@ def list_programs(
     if as_json:
         print_json(answer)
     elif answer["programs"]:
-        make_console().print(programs_table(answer["programs"]))
+        console = make_console()
+        console.print(programs_table(answer["programs"], console.width))
     else:
         typer.echo("No such programs." if params else "No programs.")
 

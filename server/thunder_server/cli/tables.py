@@ -25,6 +25,15 @@ def plain(value: object, style: str = "") -> Text:
     return Text("".join(c if c.isprintable() else "�" for c in text), style=style)
 
 
+def _table(left: Iterable[str], right: Iterable[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in left:
+        table.add_column(heading, no_wrap=True)
+    for heading in right:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def seconds(value: float | None) -> str:
     """
     >>> seconds(0.25), seconds(75), seconds(None)
@@ -50,29 +59,25 @@ def tokens(value: float | None) -> str:
     return f"{value / 1000:.1f}k" if value < 1_000_000 else f"{value / 1_000_000:.2f}M"
 
 
-def programs_table(programs: Iterable[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("program", "name", "status", "phase", "backend"):
-        table.add_column(
-            heading, no_wrap=True, overflow="ellipsis", min_width=8 if heading != "name" else None
-        )
-    for heading in ("context", "calls", "waited", "lease"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def programs_table(programs: Iterable[dict[str, Any]], width: int) -> Table:
+    """One line for each; what matters least is left out where ``width`` columns are too few."""
+    roomy, wide = width >= 115, width >= 140
+    left = ["program", *(["name"] * wide), "status", "phase", *(["backend"] * roomy)]
+    table = _table(left, ["context", "calls", "waited", *(["lease"] * roomy)])
     for program in programs:
-        status = "closing" if program["closing"] else program["status"]
-        if program["outcome"]:
-            status = f"{program['outcome']}"
+        status = program["outcome"] or ("closing" if program["closing"] else program["status"])
         waiting = program["calls"]["waiting"]
+        lease = "" if program["outcome"] else seconds(program["lease_left_s"])
         table.add_row(
             plain(program["id"]),
-            plain(program["name"]),
+            *([plain(program["name"])] * wide),
             Text(status, _STATUS_STYLES.get(program["status"], "")),
             _phase(program),
-            plain(program["backend"]),
+            *([plain(program["backend"])] * roomy),
             tokens(program["tokens"]["context"]),
-            f"{program['calls']['total']}" + (f" +{waiting} waiting" if waiting else ""),
+            f"{program['calls']['total']}" + (f"+{waiting} due" if waiting else ""),
             seconds(program["wait"]["total_s"]),
-            "" if program["status"] == "terminated" else seconds(program["lease_left_s"]),
+            *([lease] * roomy),
         )
     return table
 
@@ -83,36 +88,33 @@ def _phase(program: dict[str, Any]) -> Text:
     tools = ", ".join(block["tool"] for block in program["acting"])
     text = plain(program["phase"] + (f" ({tools})" if tools else ""))
     if program["expects_call"]:
-        text.append(" → call due", style="cyan")
+        text.append(" → call", style="cyan")
     return text
 
 
-def backends_table(backends: Iterable[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("backend", "engine", "state", "models"):
-        table.add_column(
-            heading, no_wrap=True, overflow="ellipsis", min_width=8 if heading != "engine" else None
-        )
-    for heading in ("used", "capacity", "full", "programs", "running", "waiting", "hit rate"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def backends_table(backends: Iterable[dict[str, Any]], width: int) -> Table:
+    """One line for each; models are left out where ``width`` columns are too few."""
+    wide = width >= 130
+    table = _table(
+        ["backend", *(["engine"] * wide), "state", *(["models"] * wide)],
+        ["KV", "used", "programs", "run", "wait", "hits"],
+    )
     for backend in backends:
-        used, capacity = backend["used_tokens"], backend["capacity_tokens"]
+        used, capacity, hit_rate = backend["used_tokens"], backend["capacity_tokens"], backend["hit_rate"]
         state, style = ("healthy", "green") if backend["healthy"] else ("down", "red")
         if backend["draining"]:
             state, style = f"{state}, draining", "yellow"
-        hit_rate = backend["hit_rate"]
         table.add_row(
             plain(backend["id"]),
-            plain(backend["engine"]),
+            *([plain(backend["engine"])] * wide),
             Text(state, style),
-            plain(", ".join(backend["models"] or ())),
-            tokens(used),
-            tokens(capacity) or "unknown",
-            f"{used / capacity:.0%}" if capacity and used is not None else "",
+            *([plain(", ".join(backend["models"] or ()))] * wide),
+            tokens(capacity) or "?",
+            f"{used / capacity:.0%}" if capacity and used is not None else tokens(used),
             str(backend["active_programs"]),
             _count(backend["running"]),
             _count(backend["waiting"]),
-            "" if hit_rate is None else f"{hit_rate:.1%}",
+            "" if hit_rate is None else f"{hit_rate:.0%}",
         )
     return table
 

@@ -22,8 +22,6 @@ from thunder_server.cli.api import (
 )
 from thunder_server.cli.tables import backends_table, make_console, programs_table
 
-_ORDER = {"paused": 0, "active": 1, "terminated": 2}
-
 
 def register(app: typer.Typer) -> None:
     app.command(
@@ -47,29 +45,32 @@ def top(
         if as_json:
             print_json(seen)
         elif once or not console.is_terminal:
-            console.print(picture(seen, None))
+            console.print(picture(seen, console.width))
         else:
             _watch(api, seen, console, interval)
 
 
 def look(api: Api) -> Any:
-    """What stands now: ``{"backends": [...], "programs": [...]}``."""
-    backends = api.control("GET", "/backends", holding="backends")
-    return backends | api.control("GET", "/programs", holding="programs")
+    """What stands now: ``{"backends": [...], "programs": [...]}``, of programs those that wait first."""
+    seen = api.control("GET", "/backends", holding="backends")
+    seen["programs"] = []
+    for status in ("paused", "active"):
+        listed = api.control("GET", "/programs", params={"status": status}, holding="programs")["programs"]
+        seen["programs"] += sorted(listed, key=lambda one: one["opened_at"])
+    return seen
 
 
-def picture(seen: dict[str, Any], most: int | None) -> Group:
-    """Both tables; at most that many programs, those that wait first."""
-    programs = sorted(seen["programs"], key=lambda one: (_ORDER[one["status"]], one["opened_at"]))
+def picture(seen: dict[str, Any], width: int, most: int | None = None) -> Group:
+    """Both tables; of programs at most the first ``most``."""
+    programs = seen["programs"]
     shown = programs if most is None else programs[:most]
     counts = ", ".join(
-        f"{sum(one['status'] == status for one in programs)} {status}"
-        for status in ("active", "paused", "terminated")
+        f"{sum(one['status'] == status for one in programs)} {status}" for status in ("active", "paused")
     )
     parts: list[RenderableType] = [
-        backends_table(seen["backends"]),
+        backends_table(seen["backends"], width),
         Text(f"{len(programs)} programs: {counts}"),
-        programs_table(shown),
+        programs_table(shown, width),
     ]
     if len(shown) < len(programs):
         parts.append(Text(f"… and {len(programs) - len(shown)} more", "dim"))
@@ -92,4 +93,4 @@ def _watch(api: Api, seen: dict[str, Any], console: Console, interval: float) ->
 
 
 def _screen(seen: dict[str, Any], console: Console) -> Group:
-    return picture(seen, max(3, console.height - len(seen["backends"]) - 10))
+    return picture(seen, console.width, max(3, console.height - len(seen["backends"]) - 10))

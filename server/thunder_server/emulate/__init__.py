@@ -2,7 +2,8 @@
 
 The engine itself, its cache and its time model are ``thunder_server.simulation``; this package puts text in
 front of it and a clock behind it. ``requests`` says what a body may hold, ``tokens`` turns text into tokens,
-``answers`` decides what is said, ``device`` when, ``replies`` in which shape; ``metrics`` are vLLM's, and
+``answers`` decides what is said, ``device`` when, ``replies`` in which shape; ``anthropic`` and ``responses``
+are bodies and replies of two more APIs. ``refusals`` are what else may come back, ``metrics`` are vLLM's, and
 ``server`` is the HTTP face.
 """
 

@@ -6,10 +6,11 @@ The whole answer is known when the request comes in; the engine only decides whe
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from thunder_server.emulate import tokens
-from thunder_server.emulate.requests import ApiError, ChatBody, CompletionBody, Sampling
+from thunder_server.emulate.requests import ApiError, GeneratingBody
 from thunder_server.simulation.engine import Request
 
 
@@ -19,7 +20,8 @@ class Answer:
 
     request: Request
     text: str
-    finish_reason: str
+    finish_reason: str  # "stop" or "length"
+    stop: str | None  # the text of the client's that ended it; not part of ``text``
     lead: int  # characters before the first generated token; they complete the prompt's last one
 
     def text_until(self, generated: int) -> str:
@@ -35,52 +37,41 @@ class Limits:
     block_size: int
 
 
-def to_chat(body: ChatBody, limits: Limits) -> Answer:
-    """The answer to a chat."""
-    messages = [message.model_dump() for message in body.messages]
-    return _answer(tokens.encode_chat(messages, body.tools), body, limits, param="messages")
+def plan(body: GeneratingBody, limits: Limits) -> Sequence[Answer]:
+    """The answers to a body's prompts; an ``ApiError`` where one of them cannot be."""
+    return [_answer(prompt, body, limits) for prompt in body.encode_prompts()]
 
 
-def to_completion(prompt: str | list[int], body: CompletionBody, limits: Limits) -> Answer:
-    """The answer to one of the prompts of a completion call."""
-    if isinstance(prompt, str):
-        # Left unfilled: the answer goes on inside the last token, so that prompt + answer, sent again as one
-        # text, are the same tokens.
-        return _answer(prompt.encode(errors="replace"), body, limits, param="prompt")
-    try:
-        return _answer(tokens.from_ids(prompt), body, limits, param="prompt")
-    except ValueError as error:
-        raise ApiError(400, f"prompt: {error}", param="prompt") from None
-
-
-def _answer(prompt: bytes, body: Sampling, limits: Limits, *, param: str) -> Answer:
+def _answer(prompt: bytes, body: GeneratingBody, limits: Limits) -> Answer:
     lead = -len(prompt) % tokens.TOKEN_BYTES
     prompt_tokens = tokens.count(prompt)
-    most = _room(prompt_tokens, body, limits, param=param)
+    most = _room(prompt_tokens, body, limits)
     voice = tokens.speak(prompt, seed=body.seed)
     wanted = most if body.ignore_eos else max(tokens.natural_length(voice), body.min_tokens)
     length, finish_reason = (wanted, "stop") if wanted < most else (most, "length")
-    text = said = tokens.say(voice, length, lead=lead)
-    if (cut := _find_stop(said, body, lead)) is not None:
-        length, text, finish_reason = cut[0], said[: cut[1]], "stop"
-        said = said[: lead + length * tokens.TOKEN_BYTES]
+    said = tokens.say(voice, length, lead=lead)
+    end, stop = _find_stop(said, body, lead)
+    if stop is not None:
+        length, finish_reason = max(1, -(-(end - lead) // tokens.TOKEN_BYTES)), "stop"
+    generated = said[: lead + length * tokens.TOKEN_BYTES]
     return Answer(
         request=Request(
             id=uuid.uuid4().hex,
             prompt_tokens=prompt_tokens,
             output_tokens=length,
-            block_hashes=tokens.block_hashes(prompt + said.encode(), limits.block_size, body.cache_salt),
+            block_hashes=tokens.block_hashes(prompt + generated.encode(), limits.block_size, body.cache_salt),
         ),
-        text=text,
+        text=said[: end - len(stop)] if stop is not None else said,
         finish_reason=finish_reason,
+        stop=stop,
         lead=lead,
     )
 
 
-def _room(prompt_tokens: int, body: Sampling, limits: Limits, *, param: str) -> int:
+def _room(prompt_tokens: int, body: GeneratingBody, limits: Limits) -> int:
     """The most output tokens there can be; an ``ApiError`` where the client's figures do not fit."""
     if not prompt_tokens:
-        raise ApiError(400, "The prompt is empty.", param=param)
+        raise ApiError(400, "The prompt is empty.", param=body.prompt_field)
     room = limits.max_model_len - prompt_tokens
     if room >= max(1, body.most_tokens or 1, body.min_tokens):
         return body.most_tokens or room
@@ -89,20 +80,16 @@ def _room(prompt_tokens: int, body: Sampling, limits: Limits, *, param: str) -> 
         400,
         f"This model's maximum context length is {limits.max_model_len} tokens, but the request has "
         f"{prompt_tokens} input tokens{asked}. Shorten one of them.",
-        param=param,
+        param=body.prompt_field,
     )
 
 
-def _find_stop(said: str, body: Sampling, lead: int) -> tuple[int, int] | None:
-    """Where the first stop string is: output tokens until it is complete, characters before it."""
-    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+def _find_stop(said: str, body: GeneratingBody, lead: int) -> tuple[int, str | None]:
+    """The stop text that is complete first, once there are ``min_tokens``, and where it ends."""
     earliest = lead + body.min_tokens * tokens.TOKEN_BYTES
     found = [
-        (at + len(stop), at)
-        for stop in stops
+        (at + len(stop), stop)
+        for stop in body.stops
         if stop and (at := said.find(stop, max(0, earliest - len(stop) + 1))) >= 0
     ]
-    if not found:
-        return None
-    end, at = min(found)
-    return max(1, -(-(end - lead) // tokens.TOKEN_BYTES)), at
+    return min(found, default=(len(said), None))

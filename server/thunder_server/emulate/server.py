@@ -8,27 +8,32 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from aiohttp import web
 
 from thunder_server.emulate import tokens
-from thunder_server.emulate.answers import Answer, to_chat, to_completion
+from thunder_server.emulate.answers import Answer, plan
+from thunder_server.emulate.anthropic import CountBody, MessagesBody, MessagesReply
 from thunder_server.emulate.device import Device, Generation
 from thunder_server.emulate.metrics import CONTENT_TYPE, VllmMetrics
+from thunder_server.emulate.refusals import refusals
 from thunder_server.emulate.replies import ChatReply, CompletionReply, Reply
 from thunder_server.emulate.requests import (
     ApiError,
     ChatBody,
     CompletionBody,
     DetokenizeBody,
-    Sampling,
+    GeneratingBody,
     TokenizeBody,
+    encode_messages,
     parse,
 )
+from thunder_server.emulate.responses import ResponsesBody, ResponsesReply
 from thunder_server.emulate.settings import EngineSettings
 
 _MAX_BODY = 64 * 2**20
+_B = TypeVar("_B", bound=GeneratingBody)
 
 
 class EmulatedServer:
@@ -45,7 +50,7 @@ class EmulatedServer:
         self._host, self._port = host, port
         self._device = Device(self.engine, speed=settings.speed)
         face = _Face(settings, self._device)
-        app = web.Application(client_max_size=_MAX_BODY, middlewares=[_openai_errors])
+        app = web.Application(client_max_size=_MAX_BODY, middlewares=[refusals])
         app.add_routes(face.routes())
         self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         self._loop: asyncio.Task[None] | None = None
@@ -84,8 +89,11 @@ class _Face:
 
     def routes(self) -> list[web.RouteDef]:
         return [
-            web.post("/v1/chat/completions", self.chat),
-            web.post("/v1/completions", self.completions),
+            web.post("/v1/chat/completions", self._generates(ChatBody, ChatReply)),
+            web.post("/v1/completions", self._generates(CompletionBody, CompletionReply)),
+            web.post("/v1/responses", self._generates(ResponsesBody, ResponsesReply)),
+            web.post("/v1/messages", self._generates(MessagesBody, MessagesReply)),
+            web.post("/v1/messages/count_tokens", self.count_tokens),
             web.get("/v1/models", self.models),
             web.post("/tokenize", self.tokenize),
             web.post("/detokenize", self.detokenize),
@@ -94,17 +102,21 @@ class _Face:
             web.get("/metrics", self.metrics),
         ]
 
-    async def chat(self, http: web.Request) -> web.StreamResponse:
-        body = parse(ChatBody, await http.read(), model=self._model)
-        planned = [to_chat(body, self._limits)]
-        return await self._answer(http, body, planned, ChatReply(self._model, planned, body.stream_options))
+    def _generates(
+        self, kind: type[_B], reply: Callable[[str, Sequence[Answer], _B], Reply]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """The handler of an endpoint with such bodies and replies."""
 
-    async def completions(self, http: web.Request) -> web.StreamResponse:
-        body = parse(CompletionBody, await http.read(), model=self._model)
-        planned = [to_completion(prompt, body, self._limits) for prompt in body.prompts]
-        return await self._answer(
-            http, body, planned, CompletionReply(self._model, planned, body.stream_options)
-        )
+        async def handle(http: web.Request) -> web.StreamResponse:
+            body = parse(kind, await http.read(), model=self._model)
+            answers = plan(body, self._limits)
+            return await self._answer(http, answers, reply(self._model, answers, body), bool(body.stream))
+
+        return handle
+
+    async def count_tokens(self, http: web.Request) -> web.Response:
+        body = parse(CountBody, await http.read(), model=self._model)
+        return web.json_response({"input_tokens": tokens.count(body.encode())})
 
     async def models(self, _http: web.Request) -> web.Response:
         card = {
@@ -121,8 +133,7 @@ class _Face:
     async def tokenize(self, http: web.Request) -> web.Response:
         body = parse(TokenizeBody, await http.read(), model=self._model)
         if body.messages is not None:
-            messages = [message.model_dump() for message in body.messages]
-            encoded = tokens.encode_chat(messages, body.tools, generation_prompt=body.add_generation_prompt)
+            encoded = encode_messages(body.messages, body.tools, generation_prompt=body.add_generation_prompt)
         elif body.prompt is not None:
             encoded = tokens.encode(body.prompt)
         else:
@@ -151,60 +162,44 @@ class _Face:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _answer(
-        self, http: web.Request, body: Sampling, planned: Sequence[Answer], reply: Reply
+        self, http: web.Request, answers: Sequence[Answer], reply: Reply, stream: bool
     ) -> web.StreamResponse:
         """Generate and reply. However this ends (a client that goes away ends it), the engine is freed."""
         with ExitStack() as stack:
             running = [
-                stack.enter_context(Generation(self._device, answer.request, stream=bool(body.stream)))
-                for answer in planned
+                stack.enter_context(Generation(self._device, answer.request, stream=stream))
+                for answer in answers
             ]
             try:
-                if body.stream:
-                    response = await _stream(http, planned, running, reply)
+                if stream:
+                    response = await _stream(http, answers, running, reply)
                 else:
                     for generation in running:
                         while not generation.done:
                             await generation.progress()
                     response = web.json_response(reply.whole())
             except BaseException:
-                self._metrics.finished["abort"] += len(planned)
+                self._metrics.finished["abort"] += len(answers)
                 raise
-            self._metrics.finished.update(answer.finish_reason for answer in planned)
+            self._metrics.finished.update(answer.finish_reason for answer in answers)
             return response
 
 
 async def _stream(
-    http: web.Request, planned: Sequence[Answer], running: Sequence[Generation], reply: Reply
+    http: web.Request, answers: Sequence[Answer], running: Sequence[Generation], reply: Reply
 ) -> web.StreamResponse:
     """The events as they come; of several prompts one after the other."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(http)
-    for index, (answer, generation) in enumerate(zip(planned, running, strict=True)):
-        sent, opening = 0, reply.opening(index)
+    for index, (answer, generation) in enumerate(zip(answers, running, strict=True)):
+        sent, opened = 0, False
         while not generation.done:
             text = answer.text_until(await generation.progress())
             finish_reason = answer.finish_reason if generation.done else None
-            if opening or len(text) > sent or finish_reason:
+            if not opened or len(text) > sent or finish_reason:
+                opening = b"" if opened else reply.opening(index)
                 await response.write(opening + reply.delta(index, text[sent:], finish_reason))
-                sent, opening = len(text), b""
+                sent, opened = len(text), True
     await response.write(reply.closing())
     await response.write_eof()
     return response
-
-
-@web.middleware
-async def _openai_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Every refusal in OpenAI's shape."""
-    try:
-        return await handler(request)
-    except ApiError as error:
-        refusal = error
-    except web.RequestPayloadError as error:
-        refusal = ApiError(400, f"The body cannot be read: {error}")
-    except web.HTTPException as error:
-        kind = "NotFoundError" if error.status == 404 else "BadRequestError"
-        refusal = ApiError(error.status, f"{error.reason}: {request.method} {request.path}", kind=kind)
-    return web.json_response(refusal.body, status=refusal.status)

@@ -23,6 +23,19 @@ _MESSAGE_START = b"\xff\xff\xff\x01"
 _MESSAGE_END = b"\xff\xff\xff\x02"
 _ATTACHMENT = b"\xff\xff\xff\x03"
 _ATTACHMENT_TOKENS = 256
+_ATTACHMENTS = frozenset(
+    (
+        "image",
+        "image_url",
+        "input_image",
+        "input_audio",
+        "audio_url",
+        "video_url",
+        "document",
+        "file",
+        "input_file",
+    )
+)
 
 # Generated text: each word is one token together with the space before it.
 _WORDS = tuple(
@@ -91,17 +104,23 @@ def _encode_content(content: object) -> bytes:
         return b""
     if isinstance(content, str):
         return encode(content)
-    assert isinstance(content, list)
-    return b"".join(
-        encode(part["text"]) if isinstance(part.get("text"), str) else _encode_attachment(part)
-        for part in content
-    )
+    if not isinstance(content, list):
+        return encode(_json(content))
+    return b"".join(map(_encode_part, content))
 
 
-def _encode_attachment(part: object) -> bytes:
-    """An image or the like: as many tokens whatever its size, the same for the same content."""
-    digest = hashlib.blake2b(_json(part).encode(errors="replace"), digest_size=4).digest()
-    return _ATTACHMENT + digest.replace(b"\xff", b"\xfe") * _ATTACHMENT_TOKENS
+def _encode_part(part: object) -> bytes:
+    match part:
+        case {"text": str(text)}:
+            return encode(text)
+        case {"type": "tool_result", "content": content}:
+            return _encode_content(content)
+        case {"type": str(kind)} if kind in _ATTACHMENTS:
+            # As many tokens whatever its size, the same for the same content.
+            digest = hashlib.blake2b(_json(part).encode(errors="replace"), digest_size=4).digest()
+            return _ATTACHMENT + digest.replace(b"\xff", b"\xfe") * _ATTACHMENT_TOKENS
+        case _:
+            return encode(_json(part))
 
 
 def _json(value: object) -> str:

@@ -238,12 +238,16 @@ async def test_a_client_that_goes_away_frees_its_request(stream):
             assert 'finished_reason="abort",model_name="tiny"} 2.0' in await response.text()
 
 
+_NEST = b'[{"type": "tool_result", "content": ' * 400 + b'"x"' + b"}]" * 400
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [
         (CHAT, b"{", 400, "JSON"),
         (CHAT, b"\xff", 400, "JSON"),
-        (CHAT, b"[" * 100_000, 400, "JSON"),
+        (CHAT, b"[" * 100_000, 400, "nested too deeply"),
+        (CHAT, b'{"messages": [{"role": "user", "content": %s}]}' % _NEST, 400, "nested too deeply"),
         (CHAT, b"[]", 400, "object"),
         (CHAT, b"{}", 400, "messages"),
         (CHAT, b'{"messages": []}', 400, "messages"),
@@ -256,6 +260,8 @@ async def test_a_client_that_goes_away_frees_its_request(stream):
         (CHAT, b'{"messages": [{"role": "user"}], "n": 2}', 400, "n:"),
         (CHAT, b'{"messages": [{"role": "user"}], "model": "other"}', 404, "other"),
         (CHAT, b'{"messages": [{"role": "user"}], "stream_options": {}}', 400, "stream"),
+        ("/v1/responses", b'{"input": []}', 400, "input"),
+        ("/v1/responses", b'{"input": "x", "max_output_tokens": 9000}', 400, "8192"),
         (COMPLETIONS, b'{"prompt": ""}', 400, "empty"),
         (COMPLETIONS, b'{"prompt": []}', 400, "prompt"),
         (COMPLETIONS, b'{"prompt": [-1]}', 400, "token ids"),
@@ -290,6 +296,7 @@ ANYTHING = st.recursive(
 FIELDS = [
     *("prompt", "messages", "tools", "model", "max_tokens", "max_completion_tokens", "min_tokens", "stop"),
     *("ignore_eos", "n", "seed", "cache_salt", "stream", "stream_options", "tokens", "add_generation_prompt"),
+    *("input", "instructions", "max_output_tokens", "system", "stop_sequences"),
 ]
 MESSAGES = st.lists(
     st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "name"]), ANYTHING | st.just("user")),
@@ -300,8 +307,11 @@ BODIES = st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=6).flatmap(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(path=st.sampled_from([CHAT, COMPLETIONS, "/tokenize", "/detokenize"]), body=BODIES)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=st.sampled_from([CHAT, COMPLETIONS, "/v1/responses", "/v1/messages", "/tokenize", "/detokenize"]),
+    body=BODIES,
+)
 async def test_whatever_the_body_it_is_served_or_refused(http, path, body):
     async with http.post(path, data=json.dumps(body)) as response:
         await response.read()

@@ -79,7 +79,6 @@ async def serve(
     config: SchedulerConfig | None = None,
     poll_s: float = 0.05,
     specs: Sequence[BackendSpec] | None = None,
-    wait_healthy: bool = True,
     policy_settings: Any = None,
     **options: Any,
 ) -> AsyncGenerator[Served]:
@@ -106,16 +105,14 @@ async def serve(
         task.add_done_callback(told.discard)
 
     runtime.observe(observe)
+    for spec in specs if specs is not None else [BackendSpec(url=engine.url) for engine in engines]:
+        runtime.add_backend(spec)
     async with runtime:
-        for spec in specs if specs is not None else [BackendSpec(url=engine.url) for engine in engines]:
-            runtime.add_backend(spec)
         app = make_app([Proxy(runtime, Keys(keys), **options)])
         async with (
             start_server(app) as url,
             aiohttp.ClientSession(auto_decompress=False, timeout=aiohttp.ClientTimeout(total=10)) as client,
         ):
             served = Served(url, runtime, client, events, decisions, changed)
-            if wait_healthy:
-                await served.until(lambda: len(runtime.healthy_backends) == len(runtime.backends))
             yield served
     assert not runtime.calls

@@ -408,3 +408,43 @@ async def test_identical_calls_run_side_by_side() -> None:
         together.set()
         assert [status for status, _, _ in await asyncio.gather(*calls)] == [200, 200]
         assert served.view("p")["calls"]["total"] == 2
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAM])
+async def test_connections_to_an_engine_are_used_again(body: Any) -> None:
+    async with FakeEngine() as engine, serve([engine], poll_s=30.0) as served:
+        await served.stream(body)
+        before = engine.connections
+        for _ in range(5):
+            await served.stream(body)
+        assert engine.connections == before
+
+
+async def test_a_fault_of_ours_in_a_stream_is_an_error_event(caplog: pytest.LogCaptureFixture) -> None:
+    first_read = asyncio.Event()
+
+    async def two_parts(seen: Seen, reply: Reply) -> None:
+        await reply.stream_head()
+        await reply.chunk(chunk_of("one") + b"\n\n")
+        await first_read.wait()
+        await reply.chunk(chunk_of("two") + b"\n\n")
+        await reply.end()
+
+    async with FakeEngine() as engine, serve([engine]) as served:
+        engine.answer = two_parts
+        now, faults = served.runtime.now, iter([ZeroDivisionError])
+
+        def faulty() -> float:
+            for fault in faults:
+                raise fault
+            return now()
+
+        headers = {"X-Thunder-Program-Id": "p"}
+        async with served.client.post(served.url + CHAT, json=STREAM, headers=headers) as answer:
+            await answer.content.readline()
+            served.runtime.now = faulty  # type: ignore[method-assign]
+            first_read.set()
+            last = (await answer.read()).rstrip().split(b"\n\n")[-1].strip()
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "internal_error"
+        assert "ZeroDivisionError" in caplog.text
+        assert served.view("p")["phase"] == "acting"

@@ -153,3 +153,19 @@ async def test_a_fault_of_ours_is_a_500_in_shape(caplog: pytest.LogCaptureFixtur
         status, _, answer = await served.chat()
         assert (status, answer["error"]["code"]) == (500, "internal_error")
         assert "failed" in caplog.text
+
+
+@pytest.mark.parametrize("rest", [b"zz\r\n", b"5\r\nabc"])
+async def test_a_body_that_breaks_off(rest: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeEngine() as engine, serve([engine]) as served:
+        reader, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"1\r\nx\r\n")
+        assert (await served.chat())[0] == 200  # so the server has read the first part by now
+        writer.write(rest)
+        if rest.startswith(b"zz"):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+        writer.close()
+        assert (await served.chat())[0] == 200
+        assert len(engine.seen) == 2
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]

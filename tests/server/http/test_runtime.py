@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from thunder_server import runtime as runtime_module
 from thunder_server.backend_spec import BackendSpec
+from thunder_server.backends import poller as poller_module
 from thunder_server.calls import Call, CallInterrupted, Cut
 from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.decisions import Terminate
@@ -113,6 +116,21 @@ async def test_stopping_cuts_what_does_not_end_in_time(caplog: pytest.LogCapture
             await seen.gone.wait()
 
 
+async def test_calls_on_a_machine_that_hangs_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poller_module, "_ANSWER_S", 0.02)
+    monkeypatch.setattr(poller_module, "_DEAD_AFTER_S", 0.04)
+    monkeypatch.setattr(runtime_module, "_STALLED_AFTER_S", 0.1)
+
+    async def hangs(seen: Seen, reply: Reply) -> None:
+        await asyncio.Event().wait()
+
+    async with FakeEngine() as engine, serve([engine]) as served:
+        engine.answer = engine.pages["/health"] = engine.pages["/metrics"] = hangs
+        status, _, answer = await served.chat(program="p")
+        assert (status, answer["error"]["code"]) == (504, "backend_timeout")
+        assert served.view("p")["phase"] == "acting"
+
+
 async def test_backends_come_and_go() -> None:
     async with engines(2) as (one, two), serve([one]) as served:
         spec = BackendSpec(url=two.url)
@@ -128,8 +146,6 @@ async def test_backends_come_and_go() -> None:
 
 
 async def test_unix_time() -> None:
-    import time
-
     made = runtime()
     assert made.unix(made.now()) == pytest.approx(time.time(), abs=1.0)
 
