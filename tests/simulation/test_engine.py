@@ -143,6 +143,22 @@ def test_the_latest_gives_way_when_blocks_are_short_and_computes_again_what_it_l
     assert 0 < engine.counters.recomputed_tokens <= 100
 
 
+def test_a_prefill_gives_way_to_those_that_decode():
+    engine = _engine(blocks=8, budget=9)
+    decodes = _request("decodes", prompt=25, output=60)
+    engine.add(decodes)
+    while not decodes.generated:
+        engine.start_step()
+        engine.finish_step()
+    # Six blocks, all that are free, in chunks of eight tokens; meanwhile the other one needs a third.
+    prefills = _request("prefills", prompt=96)
+    engine.add(prefills)
+    _run(engine)
+    assert (decodes.preemptions, prefills.preemptions) == (0, 1)
+    assert prefills.state is RequestState.FINISHED
+    assert engine.counters.prompt_tokens == 121
+
+
 def test_the_least_recently_used_context_is_lost_first():
     engine = _engine(blocks=12)
     for name in "ab":

@@ -175,8 +175,7 @@ class Lifecycle:
         while w.touched:
             touched, w.touched = w.touched, {}
             for program in touched:
-                if program.state is not State.ENDED:
-                    self._settle(program)
+                self._settle(program)
 
     def _settle(self, program: Program) -> None:
         w = self._w

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from thunder_server.core.backend import Backend, Charge
 from thunder_server.core.call import Call
 from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore
@@ -188,6 +190,8 @@ class Placement:
                 case Spare(program, reason):
                     self.lift(program, reason)
                     self.serve(program)
+                case _:
+                    assert_never(intent)
         w.freed = True
 
     def leave_marked(self, program: Program) -> None:

@@ -18,6 +18,8 @@ async def refusals(
         return await handler(request)
     except ApiError as error:
         refusal = error
+    except RecursionError:
+        refusal = ApiError(400, "The body is nested too deeply.")
     except web.RequestPayloadError as error:
         refusal = ApiError(400, f"The body cannot be read: {error}")
     except web.HTTPException as error:

@@ -156,7 +156,7 @@ def parse(kind: type[_B], raw: bytes, *, model: str) -> _B:
     """Read a body for the one model that is served, or raise an ``ApiError`` that names the field."""
     try:
         data = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ApiError(400, f"The body is not valid JSON: {error}") from None
     if not isinstance(data, Mapping):
         raise ApiError(400, "The body must be a JSON object.")

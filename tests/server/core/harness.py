@@ -15,6 +15,7 @@ from thunder_server.core.events import (
     CallArrived,
     CallEnd,
     CallFinished,
+    ClientEvent,
     Event,
     HeartbeatReceived,
     ProgramClosed,
@@ -118,10 +119,10 @@ class Harness:
             ProgramClosed(at=self.now, program_id=program_id, outcome=outcome, generation=generation)
         )
 
-    def client(self, kind, program_id: str, **kw) -> list[Decision]:
+    def client(self, event: type[ClientEvent], program_id: str, **kw) -> list[Decision]:
         kw.setdefault("emitter", EMITTER)
         kw.setdefault("seq", next(self._seq))
-        return self.handle(kind(at=self.now, program_id=program_id, client_at=self.now, **kw))
+        return self.handle(event(at=self.now, program_id=program_id, client_at=self.now, **kw))
 
     def acting(self, program_id: str, call_id: str = "t1", tool: str = "bash", **kw) -> list[Decision]:
         return self.client(ActingStarted, program_id, call_id=call_id, tool=tool, **kw)

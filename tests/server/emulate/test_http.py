@@ -238,12 +238,16 @@ async def test_a_client_that_goes_away_frees_its_request(stream):
             assert 'finished_reason="abort",model_name="tiny"} 2.0' in await response.text()
 
 
+_NEST = b'[{"type": "tool_result", "content": ' * 400 + b'"x"' + b"}]" * 400
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [
         (CHAT, b"{", 400, "JSON"),
         (CHAT, b"\xff", 400, "JSON"),
-        (CHAT, b"[" * 100_000, 400, "JSON"),
+        (CHAT, b"[" * 100_000, 400, "nested too deeply"),
+        (CHAT, b'{"messages": [{"role": "user", "content": %s}]}' % _NEST, 400, "nested too deeply"),
         (CHAT, b"[]", 400, "object"),
         (CHAT, b"{}", 400, "messages"),
         (CHAT, b'{"messages": []}', 400, "messages"),

@@ -86,6 +86,17 @@ def test_an_image_costs_the_same_whatever_its_size():
     assert small != large
 
 
+def test_the_result_of_a_tool_is_text_whatever_holds_it():
+    def prompt(result: object) -> bytes:
+        return tokens.encode_chat([{"role": "user", "content": [{"type": "tool_result", "content": result}]}])
+
+    assert prompt("done") == prompt([{"type": "text", "text": "done"}])
+    assert b"done" in prompt({"odd": "done"})
+    assert b'"name":"bash"' in tokens.encode_chat(
+        [{"role": "assistant", "content": [{"type": "tool_use", "name": "bash"}]}]
+    )
+
+
 def test_tools_and_tool_calls_are_part_of_the_prompt():
     messages = [{"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "bash"}}]}]
     tools = [{"type": "function", "function": {"name": "bash"}}]

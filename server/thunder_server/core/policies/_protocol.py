@@ -88,6 +88,29 @@ class Policy(Protocol):
         """Most free tokens on any backend that the program may go to; ``None``: it is not about tokens."""
 
 
+class MemoryBlind:
+    """The half of a policy that has no say for those that do not schedule by memory."""
+
+    decay = 1.0
+    watermark = 1.0
+    interval_s: float | None = None
+
+    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
+        return None
+
+    def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
+        return False
+
+    def overfull(self, backend: Backend, at: float) -> bool:
+        return False
+
+    def tick(self, fleet: Fleet, at: float) -> Iterable[Intent]:
+        return ()
+
+    def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
+        return None
+
+
 def least_loaded(backends: Iterable[Backend]) -> Backend | None:
     """The backend with the fewest programs per weight, then with the fewest running calls."""
     return min(backends, key=lambda b: (b.load, b.running / b.weight), default=None)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from thunder_server.core.backend import Backend
-from thunder_server.core.call import Call
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
-from thunder_server.core.policies._protocol import Intent, Place, in_order, least_loaded
+from thunder_server.core.policies._protocol import MemoryBlind, Place, in_order, least_loaded
 from thunder_server.core.program import Program
 
 
@@ -33,13 +32,10 @@ class CapSettings:
             raise ValueError(f"cap is {self.programs}; it has to be at least 1 program per backend")
 
 
-class Cap:
+class Cap(MemoryBlind):
     """Admission by number, the usual way to keep agents from thrashing a cache."""
 
     name: ClassVar[str] = "cap"
-    decay = 1.0
-    watermark = 1.0
-    interval_s: float | None = None
 
     def __init__(self, settings: CapSettings) -> None:
         self.settings = settings
@@ -55,21 +51,6 @@ class Cap:
             backend = least_loaded(b for b in fleet.open_to(program) if self._has_slot(b))
             if backend is not None:
                 yield Place(program, backend, f"one of {self.settings.programs} slots was free")
-
-    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
-        return None
-
-    def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
-        return False
-
-    def overfull(self, backend: Backend, at: float) -> bool:
-        return False
-
-    def tick(self, fleet: Fleet, at: float) -> list[Intent]:
-        return []
-
-    def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
-        return None
 
     def _has_slot(self, backend: Backend) -> bool:
         return len(backend.programs) < self.settings.programs
