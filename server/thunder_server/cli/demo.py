@@ -23,7 +23,9 @@ def demo(
     agents: Annotated[
         int | None, typer.Option(min=1, max=1000, help="How many agents.", show_default="48")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="24 agents, fewer turns, only one pair of runs.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="24 agents, fewer turns, only one pair of runs.")
+    ] = False,
     working_set: Annotated[
         float | None,
         typer.Option(
@@ -42,9 +44,9 @@ def demo(
 ) -> None:
     """The whole story on this machine: recorded agents without the scheduler, then with it.
 
-    Starts two emulated engines (each the time model of a pair of H100, accelerated), the real server, and
-    48 agents written with the SDK and the openai client; replays recorded coding sessions through them, first
-    with the policy passthrough, then with the default policy; and shows what came of it.
+    Two emulated engines, the real server, and 48 agents written with the SDK and the openai client.
+
+    First with the policy passthrough, then with the server's default; a table and a page tell the difference.
 
     [bold]Examples[/bold]
 

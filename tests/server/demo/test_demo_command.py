@@ -91,7 +91,12 @@ def test_the_scheduler_saves_work(tmp_path: Path) -> None:
 def test_stopping_it_ends_its_processes(tmp_path: Path, number: signal.Signals) -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [*THUNDER, "demo", "--quick"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*THUNDER, "demo", "--quick"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
