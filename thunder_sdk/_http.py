@@ -9,6 +9,7 @@ from __future__ import annotations
 import encodings.idna  # noqa: F401 - else the first look-up of a host name imports it
 import http.client
 import json
+import os
 import ssl
 import urllib.request
 from collections.abc import Mapping
@@ -63,6 +64,16 @@ class Connection:
         if connection is not None:
             with suppress(OSError):
                 connection.close()
+
+    def disown(self) -> None:
+        """In a forked child: closes its copy of the descriptor, which says nothing to the server.
+
+        Not by `close`: the reader of the response has a lock, whose holder may not be in the child.
+        """
+        sock = None if self._connection is None else self._connection.sock
+        if sock is not None:
+            with suppress(OSError):
+                os.close(sock.detach())
 
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None

@@ -185,7 +185,7 @@ def _after_fork_in_child() -> None:
     if _process:
         parents = _process[0]
         install(parents.reborn())
-        parents.sender.hang_up()
+        parents.sender.disown()
 
 
 atexit.register(_at_exit)

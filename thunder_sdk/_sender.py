@@ -123,7 +123,7 @@ class Sender:
         """Ends the thread when it has finished what it is doing. Nothing more is sent."""
         self._stopped.claim()
         if self._threadless:
-            self.hang_up()
+            self._hang_up()
         elif self._started.done:
             self.ring()
 
@@ -134,10 +134,10 @@ class Sender:
             self._retry_at = 0.0
             self.ring()
 
-    def hang_up(self) -> None:
-        """Closes the socket. For who drives the sender, and for a forked child, which has a copy of it."""
+    def disown(self) -> None:
+        """In a forked child, which has a copy of the parent's socket."""
         if self._connection is not None:
-            self._connection.close()
+            self._connection.disown()
 
     # --- the thread ------------------------------------------------------------------------------------
 
@@ -165,7 +165,11 @@ class Sender:
                     self._doorbell.get(timeout=pause)
                 except Empty:
                     continue
-        self.hang_up()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
 
     def step(self) -> float | None:
         """Does the next thing that is due. Seconds until the one after it, None if that needs a ring."""
@@ -225,7 +229,7 @@ class Sender:
                 if subject.confirmed_generation is not None:
                     path += f"&generation={subject.confirmed_generation}"
                 return connection.request("DELETE", path)
-            case Report():
+            case _:
                 return connection.request("POST", wire.EVENTS_PATH, self._batch(batch))
 
     def _connected(self) -> Connection:

@@ -6,6 +6,7 @@ Handlers read a request, post events into the core, and show its state; they dec
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -26,8 +27,8 @@ Choice = TypeVar("Choice", bound=StrEnum)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 CLIENT_OUTCOMES: Final = (Outcome.SUCCESS, Outcome.ERROR, Outcome.DROPPED)
-EVENTS_AT_ONCE: Final = 500
-"""How many events of a batch are taken before others get their turn on the loop."""
+AT_ONCE: Final = 500
+"""How many events are taken, or programs shown, before others get their turn on the loop."""
 
 
 class Control:
@@ -95,12 +96,13 @@ class Control:
     async def list_programs(self, request: web.Request) -> web.Response:
         status = _choice(request, "status", tuple(Status))
         group = request.query.get("group") or None
-        listed = [
-            self._view(program)
-            for program in self._scheduler.programs.values()
-            if (status is None or program.status == status) and (group is None or program.group == group)
-        ]
-        return web.json_response({"programs": listed})
+        listed: list[str] = []
+        for index, program in enumerate([*self._scheduler.programs.values()]):
+            if index % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+            if (status is None or program.status == status) and (group is None or program.group == group):
+                listed.append(json.dumps(self._view(program)))
+        return web.Response(text=f'{{"programs": [{", ".join(listed)}]}}', content_type="application/json")
 
     async def why(self, request: web.Request) -> web.Response:
         program_id = _id(request)
@@ -114,7 +116,7 @@ class Control:
         spoken_of: dict[str, None] = {}
         errors: list[dict[str, object]] = []
         for index, value in enumerate(body.events):
-            if index % EVENTS_AT_ONCE == EVENTS_AT_ONCE - 1:
+            if index % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
             try:
                 event = payloads.read_event(value, self._runtime.now(), body.emitter)

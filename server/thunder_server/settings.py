@@ -150,7 +150,7 @@ def load_settings(
         if text := environ.get(variable, "").strip():
             given[name] = _Given(_split(name, text), variable)
     for name, value in flags.items():
-        if value is not None and value != []:
+        if value not in (None, [], ()):
             listed = _split(name, " ".join(value)) if isinstance(value, list) else value
             given[name] = _Given(listed, "--" + name.replace("_", "-"))
     settings = _validated(given)

@@ -195,7 +195,7 @@ class Living:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 async def test_nothing_remains_of_programs_however_they_left() -> None:
     dice = random.Random(SEED)
     async with FakeEngine(blocks=257) as one, FakeEngine(blocks=257) as two:
@@ -203,7 +203,7 @@ async def test_nothing_remains_of_programs_however_they_left() -> None:
         options = ("--auto-lease", str(LEASE_S), "--paper-interval", "0.5", "--max-wait", "60")
         with served("--backend", one.url, two.url, *options) as server:
             connector = aiohttp.TCPConnector(limit=0)
-            patience = aiohttp.ClientTimeout(total=100)
+            patience = aiohttp.ClientTimeout(total=200)
             async with aiohttp.ClientSession(connector=connector, timeout=patience) as http:
                 stream = await http.get(server.url + "/thunder/v1/stream")
                 living = Living()
@@ -215,7 +215,7 @@ async def test_nothing_remains_of_programs_however_they_left() -> None:
                     async with turn:
                         await way(program)
 
-                async with asyncio.timeout(100), asyncio.TaskGroup() as group:
+                async with asyncio.timeout(200), asyncio.TaskGroup() as group:
                     for index in range(PROGRAMS):
                         group.create_task(leave(f"p{index}", dice.choice(fleet.ways)))
                 async with asyncio.timeout(30):

@@ -151,6 +151,23 @@ def test_a_request_sent_again_is_tagged_for_the_moment(server, sdk):
     assert [tagged(call) for call in server.calls] == ["a", "b", None]
 
 
+def test_what_the_caller_put_over_a_tag_stays(server, sdk):
+    with thunder.http_client() as client:
+        request = client.build_request("POST", server.url + "/v1/chat/completions", json=ASK)
+        with thunder.program():
+            client.send(request)
+            request.headers["x-session-id"] = "mine"
+        client.send(request)
+    assert tagged(server.calls[1]) is None
+    assert server.calls[1].headers["x-session-id"] == "mine"
+
+
+def test_a_client_wrapped_before_disabling(server, client):
+    with use_sdk(server.url, disabled=True), thunder.program():
+        client.chat.completions.create(**ASK)
+    assert tagged(server.calls[0]) is None
+
+
 def test_nobody_else_sees_an_id(elsewhere, client):
     with thunder.http_client() as plain, thunder.program():
         plain.post(elsewhere.url + "/v1/chat/completions", json=ASK)
@@ -211,6 +228,7 @@ def test_plain_clients_have_the_flavour_of_openai(sdk):
 
 async def test_plain_async_clients(server, sdk):
     async with thunder.async_http_client() as client, thunder.program() as p:
+        await client.get(server.url.replace("127.0.0.1", "localhost") + "/v1/models")
         assert isinstance(client, openai.DefaultAsyncHttpxClient)
         await client.post(server.url + "/v1/chat/completions", json=ASK)
         assert type(client._transport).__name__ == "AsyncTaggingTransport"

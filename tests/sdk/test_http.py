@@ -43,7 +43,7 @@ def test_a_connection_the_server_closed_is_opened_again(connect):
                 self.send_header("Connection", "close")
             self.send_header("Content-Length", "4")
             self.end_headers()
-            self.wfile.write(b"[1]\n")
+            self.wfile.write(b"[1]\n" if self.path == "/" else b"bye\n")
             self.close_connection = True  # without a word, unless /goodbye
 
         def log_message(self, *_):

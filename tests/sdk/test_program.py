@@ -241,6 +241,30 @@ def test_base_url_and_env(server, monkeypatch):
         assert "THUNDER_BASE_URL" not in p.env()
 
 
+def test_extra_body():
+    with use_sdk(dialects=["thunder", "thunderagent"]):
+        p = thunder.program(program_id="x")
+        assert p.extra_body() == {"program_id": "x"}
+        p.close()
+
+
+def test_leaving_what_was_never_entered(server):
+    p = thunder.program()
+    p.__exit__(None, None, None)
+    assert p.status == "terminated"
+    assert server.requests == []
+
+
+def test_another_librarys_loop_only_queues(server):
+    """Driven by hand, as trio would: there is no asyncio loop to wait in."""
+    p = thunder.program()
+    for step in (p.__aenter__(), p.__aexit__(None, None, None)):
+        with pytest.raises(StopIteration):
+            step.send(None)
+    assert thunder.flush(30)
+    assert server.programs[p.id].outcome == "success"
+
+
 def test_repr():
     assert repr(thunder.program("n", program_id="x")) == "<Program x 'n' active>"
     assert repr(thunder.program(program_id="x")) == "<Program x active>"

@@ -62,6 +62,23 @@ def test_other_refusals_drop_the_batch(server, by_hand, caplog):
     assert len(server.events) == 1
 
 
+def test_a_close_without_a_known_generation(server, by_hand):
+    p = thunder.program().__enter__()
+    server.fail_next.append(422)
+    p.close("error")
+    assert server.requests[-1].query == {"outcome": "error"}
+
+
+def test_a_batch_tried_again_keeps_its_numbers(server, by_hand):
+    started(p := thunder.program())
+    by_hand.sender.step()
+    server.fail_next.append(500)
+    assert not thunder.flush(30)
+    started(p)
+    assert thunder.flush(30)
+    assert [e["seq"] for e in server.events] == [1, 1, 2]
+
+
 def test_a_message_need_not_be_there(by_hand):
     assert _sender._message_of({"error": "plain"}) == ""
     assert _sender._message_of({}) == ""

@@ -48,6 +48,10 @@ def test_foreign_id_is_the_hash_of_the_bytes_on_the_wire():
     assert wire.foreign_id(text) == "h_" + hashlib.sha256(raw).hexdigest()[:32]
 
 
+def test_any_surrogate_has_a_hash():
+    assert wire.foreign_id("\ud800").startswith("h_")
+
+
 @pytest.mark.parametrize(
     ("given_url", "root"),
     [

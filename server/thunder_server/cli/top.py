@@ -22,8 +22,6 @@ from thunder_server.cli.api import (
 )
 from thunder_server.cli.tables import backends_table, make_console, programs_table
 
-_ORDER = {"paused": 0, "active": 1, "terminated": 2}
-
 
 def register(app: typer.Typer) -> None:
     app.command(
@@ -53,18 +51,21 @@ def top(
 
 
 def look(api: Api) -> Any:
-    """What stands now: ``{"backends": [...], "programs": [...]}``."""
-    backends = api.control("GET", "/backends", holding="backends")
-    return backends | api.control("GET", "/programs", holding="programs")
+    """What stands now: ``{"backends": [...], "programs": [...]}``, of programs those that wait first."""
+    seen = api.control("GET", "/backends", holding="backends")
+    seen["programs"] = []
+    for status in ("paused", "active"):
+        listed = api.control("GET", "/programs", params={"status": status}, holding="programs")["programs"]
+        seen["programs"] += sorted(listed, key=lambda one: one["opened_at"])
+    return seen
 
 
 def picture(seen: dict[str, Any], width: int, most: int | None = None) -> Group:
-    """Both tables; at most ``most`` programs, those that wait first."""
-    programs = sorted(seen["programs"], key=lambda one: (_ORDER[one["status"]], one["opened_at"]))
+    """Both tables; of programs at most the first ``most``."""
+    programs = seen["programs"]
     shown = programs if most is None else programs[:most]
     counts = ", ".join(
-        f"{sum(one['status'] == status for one in programs)} {status}"
-        for status in ("active", "paused", "terminated")
+        f"{sum(one['status'] == status for one in programs)} {status}" for status in ("active", "paused")
     )
     parts: list[RenderableType] = [
         backends_table(seen["backends"], width),
