@@ -23,7 +23,7 @@ from thunder_server.errors import ApiError, error_event, internal_error
 from thunder_server.metering import StreamMeter
 from thunder_server.request_body import Body
 from thunder_server.runtime import Runtime
-from thunder_server.upstream import BackendFailed, ConnectFailed, UpstreamError, chunks, end_to_end, send
+from thunder_server.upstream import BackendFailed, ConnectFailed, UpstreamError, end_to_end, next_chunk, send
 from thunder_server.usage import NO_USAGE, Usage
 
 log = logging.getLogger(__name__)
@@ -116,16 +116,13 @@ class Exchange:
         backend = self._runtime.backends.get(backend_id)
         if backend is None:
             raise ConnectFailed("The backend is gone.")
-        headers = self._headers
-        if (key := backend.spec.api_key) is not None:
-            headers = headers.copy()
-            headers["Authorization"] = f"Bearer {key.get_secret_value()}"
         query = self._request.rel_url.raw_query_string
         return await send(
             self._runtime.http,
+            backend.spec,
             "POST",
-            f"{backend.spec.url}{self._path}{'?' if query else ''}{query}",
-            headers,
+            f"{self._path}?{query}" if query else self._path,
+            self._headers,
             self._body.forward,
             silence_s=self._silence_s,
         )
@@ -166,7 +163,10 @@ class Exchange:
     # --- the engine's answer ---------------------------------------------------------------------------
 
     async def _relay_whole(self, answer: aiohttp.ClientResponse, dispatch: Dispatch) -> web.StreamResponse:
-        raw = b"".join([chunk async for chunk in chunks(answer)])
+        pieces: list[bytes] = []
+        while chunk := await next_chunk(answer):
+            pieces.append(chunk)
+        raw = b"".join(pieces)
         encoding = answer.headers.get("Content-Encoding", "")
         plain: bytes | None = raw
         if encoding and encoding != "identity":
@@ -202,11 +202,11 @@ class Exchange:
             return await self._relay_sealed(answer, client)
         meter = StreamMeter(self._api, withhold_usage=self._body.withhold_usage)
         told = _PROGRESS_EVERY
-        async for chunk in chunks(answer):
+        while chunk := await next_chunk(answer):
             now = self._call.touched = self._runtime.now()
             passed = meter.feed(chunk if plain is None else _decoded(plain, chunk))
             if meter.complete:
-                self._finish(CallEnd.COMPLETED, meter.usage)
+                self._finish(CallEnd.ENGINE_REFUSED if meter.failed else CallEnd.COMPLETED, meter.usage)
             elif meter.events >= told:
                 told = meter.events + _PROGRESS_EVERY
                 self._runtime.post(
@@ -215,7 +215,7 @@ class Exchange:
             if passed:
                 await client.write(passed)
         rest = meter.rest()
-        refused = answer.status >= 400 or (meter.failed and not meter.complete)
+        refused = answer.status >= 400 or meter.failed
         self._finish(CallEnd.ENGINE_REFUSED if refused else CallEnd.COMPLETED, meter.usage)
         return await self._end_stream(rest)
 
@@ -224,7 +224,7 @@ class Exchange:
     ) -> web.StreamResponse:
         """A stream in an unknown coding: its bytes pass, and a break can only be shown as one."""
         try:
-            async for chunk in chunks(answer):
+            while chunk := await next_chunk(answer):
                 self._call.touched = self._runtime.now()
                 await client.write(chunk)
         except UpstreamError:

@@ -12,7 +12,7 @@ from thunder_sdk import wire
 from thunder_server import refusals
 from thunder_server.backends.poller import Poller
 from thunder_server.runtime import Runtime
-from thunder_server.upstream import ConnectFailed, UpstreamError, chunks, end_to_end, send
+from thunder_server.upstream import ConnectFailed, UpstreamError, end_to_end, next_chunk, send
 
 
 class Passage:
@@ -36,7 +36,15 @@ class Passage:
         refused: UpstreamError | None = None
         for backend in self._candidates(model, program_id):
             try:
-                answer = await self._send(backend, request.method, target, headers, body)
+                answer = await send(
+                    self._runtime.http,
+                    backend.spec,
+                    request.method,
+                    target,
+                    headers,
+                    body,
+                    silence_s=self._silence_s,
+                )
             except ConnectFailed as failure:
                 refused = failure
                 backend.look_now()
@@ -50,8 +58,10 @@ class Passage:
         raise refusals.no_backend() if refused is None else refusals.of_failure(refused)
 
     def _candidates(self, model: str | None, program_id: str | None) -> Iterator[Poller]:
-        """Backends that live and know the model, the program's own first, then the least busy."""
-        program = None if program_id is None else self._runtime.scheduler.program(program_id)
+        """Backends that live and know the model: the program's own first, then the least busy, those that are
+        drained last."""
+        scheduler = self._runtime.scheduler
+        program = None if program_id is None else scheduler.program(program_id)
         home = None if program is None else program.backend_id
         busy: dict[str, int] = {}
         for call in self._runtime.calls.values():
@@ -62,16 +72,13 @@ class Passage:
             for backend in self._runtime.healthy_backends.values()
             if model is None or backend.models is None or model in backend.models
         ]
-        yield from sorted(fitting, key=lambda one: (one.spec.id != home, busy.get(one.spec.id, 0)))
+        drained = {key for key, backend in scheduler.backends.items() if backend.draining}
 
-    async def _send(
-        self, backend: Poller, method: str, target: str, headers: CIMultiDict[str], body: bytes
-    ) -> aiohttp.ClientResponse:
-        if (key := backend.spec.api_key) is not None:
-            headers = headers.copy()
-            headers["Authorization"] = f"Bearer {key.get_secret_value()}"
-        url = backend.spec.url + target
-        return await send(self._runtime.http, method, url, headers, body or None, silence_s=self._silence_s)
+        def rank(backend: Poller) -> tuple[bool, bool, int]:
+            key = backend.spec.id
+            return key in drained, key != home, busy.get(key, 0)
+
+        yield from sorted(fitting, key=rank)
 
     async def _answer(
         self,
@@ -87,7 +94,7 @@ class Passage:
         client = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
         await client.prepare(request)
         try:
-            async for chunk in chunks(answer):
+            while chunk := await next_chunk(answer):
                 await client.write(chunk)
         except UpstreamError:
             # The head is gone; only a broken connection still says that the answer is not whole.

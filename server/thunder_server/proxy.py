@@ -122,7 +122,7 @@ class Proxy:
         raw = await self._read(request)
         body = raw
         fields: Mapping[str, Any] = {}
-        if raw.lstrip()[:1] == b"{":
+        if raw[:100].lstrip().startswith(b"{"):
             encoding = request.headers.get("Content-Encoding", "").strip().lower()
             try:
                 looked = read_body(raw, encoding, usage_option=False, limit=self._max_body)

@@ -26,7 +26,6 @@ from thunder_server.core.events import (
     BackendReported,
     CallArrived,
     CallConnectFailed,
-    CallEnd,
     CallFinished,
     Event,
     Tick,
@@ -136,7 +135,7 @@ class Runtime:
         for decision in decisions:
             self._perform(decision, event.at)
         self._set_alarm()
-        for observer in self._observers:
+        for observer in tuple(self._observers):
             try:
                 observer(event, decisions)
             except Exception:
@@ -195,9 +194,6 @@ class Runtime:
         self.post(CallConnectFailed(at=self.now(), call_id=call.id, backend_id=backend_id))
         if (poller := self.backends.get(backend_id)) is not None:
             poller.look_now()
-
-    def finish(self, call: Call, end: CallEnd) -> None:
-        call.finish(end, self.now())
 
     def _report(self, call: Call, finished: CallFinished | None) -> None:
         if self.calls.pop(call.id, None) is None:

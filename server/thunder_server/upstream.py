@@ -6,12 +6,14 @@ Foreign exceptions end here: callers see `ConnectFailed`, `BackendFailed` and `B
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
+
+from thunder_server.backend_spec import BackendSpec
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -93,24 +95,28 @@ def request_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 async def send(
     http: aiohttp.ClientSession,
+    backend: BackendSpec,
     method: str,
-    url: str,
+    target: str,
     headers: CIMultiDict[str],
-    body: bytes | AsyncIterator[bytes] | None,
+    body: bytes,
     *,
     silence_s: float,
 ) -> aiohttp.ClientResponse:
     """Send one request; returns when the head of the answer is there. The caller closes the answer.
 
-    ``url`` goes out as it is. No more than ``silence_s`` seconds may pass without a byte. Raises
-    `UpstreamError`.
+    ``target`` (path and query) goes out as it is. The backend's own key takes the place of the client's. No
+    more than ``silence_s`` seconds may pass without a byte. Raises `UpstreamError`.
     """
+    if backend.api_key is not None:
+        headers = headers.copy()
+        headers["Authorization"] = f"Bearer {backend.api_key.get_secret_value()}"
     try:
         return await http.request(
             method,
-            URL(url, encoded=True),
+            URL(backend.url + target, encoded=True),
             headers=headers,
-            data=body,
+            data=body or None,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s),
         )
@@ -120,11 +126,11 @@ async def send(
         raise failed(failure) from failure
 
 
-async def chunks(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body as it comes, still encoded as the engine encoded it. Raises `UpstreamError`."""
+async def next_chunk(answer: aiohttp.ClientResponse) -> bytes:
+    """More of the body as it comes, still encoded as the engine encoded it; empty at its clean end. Raises
+    `UpstreamError`."""
     try:
-        while chunk := await answer.content.readany():
-            yield chunk
+        return await answer.content.readany()
     except (TimeoutError, aiohttp.ClientError, OSError) as failure:
         raise failed(failure) from failure
 

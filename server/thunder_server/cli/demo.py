@@ -20,7 +20,7 @@ def demo(
     agents: Annotated[
         int | None, typer.Option(min=1, max=1000, help="How many agents.", show_default="48")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="16 agents, fewer turns, only one pair of runs.")] = False,
+    quick: Annotated[bool, typer.Option(help="24 agents, fewer turns, only one pair of runs.")] = False,
     working_set: Annotated[
         float | None,
         typer.Option(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -20,6 +21,7 @@ from openai.types.chat import ChatCompletion
 
 import thunder_sdk as thunder
 from thunder_sdk import wire
+from thunder_server.demo.engines import KEY_VARIABLE
 from thunder_server.demo.plan import Script, Step
 from thunder_server.demo.prompts import Conversation, Filler, Sizes
 from thunder_server.demo.records import Acted, Called, Closed, Failed, Opened, Record, Sending
@@ -53,10 +55,9 @@ class Agents:
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._filler = Filler()
-        # The key is for the engines; the server in between wants none here.
-        self._client = thunder.wrap_openai(
-            AsyncOpenAI(base_url=f"{assignment.base_url}/v1", api_key="demo", timeout=600)
-        )
+        # The key is for the engines, if they want one; the server in between does not.
+        key = os.environ.get(KEY_VARIABLE, "none")
+        self._client = thunder.wrap_openai(AsyncOpenAI(base_url=f"{assignment.base_url}/v1", api_key=key))
 
     async def run(self) -> None:
         async with self._client, asyncio.TaskGroup() as agents:

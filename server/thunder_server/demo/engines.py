@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,10 @@ import aiohttp
 from thunder_server.backends.reading import Load
 from thunder_server.backends.vllm import read_metrics
 from thunder_server.demo.fleet import DemoError
-from thunder_server.demo.prompts import Sizes
+from thunder_server.demo.prompts import Filler, Sizes
 
-_CALIBRATION_WORDS = (20, 420)
+KEY_VARIABLE = "OPENAI_API_KEY"
+_CALIBRATION_WORDS = (20, 1020)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,13 @@ class CacheCounts:
 
     def since(self, earlier: CacheCounts) -> CacheCounts:
         return CacheCounts(self.queries - earlier.queries, self.hits - earlier.hits)
+
+
+def session() -> aiohttp.ClientSession:
+    """For the demo's own requests; with the engines' key, if the user has set one for ``openai``."""
+    key = os.environ.get(KEY_VARIABLE)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(total=30))
 
 
 def root(url: str) -> str:
@@ -77,13 +86,11 @@ async def read_cache_counts(session: aiohttp.ClientSession, urls: Sequence[str])
 
 async def measure_sizes(session: aiohttp.ClientSession, url: str, model: str) -> Sizes:
     """What text costs in tokens at this engine, from two short calls."""
+    filler = Filler()
     tokens = []
     for words in _CALIBRATION_WORDS:
-        body = {
-            "model": model,
-            "max_tokens": 1,
-            "messages": [{"role": "user", "content": " ".join(["run fix the log"] * (words // 4))}],
-        }
+        message = {"role": "user", "content": filler.text("fix", words - 1)}
+        body = {"model": model, "max_tokens": 1, "messages": [message]}
         try:
             async with session.post(f"{root(url)}/v1/chat/completions", json=body) as response:
                 answer = await response.json(content_type=None)

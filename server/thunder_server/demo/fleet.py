@@ -14,10 +14,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import aiohttp
 
@@ -87,7 +88,7 @@ class Fleet:
                 stderr=output,
                 start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=_environment(),
             )
         process = Process(name, log, handle)
         self._processes.append(process)
@@ -99,12 +100,28 @@ class Fleet:
             if process.handle.returncode:
                 raise process.failure()
 
+    async def while_alive(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await ``work``, but no longer than all processes live: one that ends with an error is an error."""
+        working = asyncio.create_task(work)
+        ends = [asyncio.create_task(process.handle.wait()) for process in self._processes]
+        try:
+            waiting: set[asyncio.Task[Any]] = {working, *ends}
+            while not working.done():
+                _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                self.check()
+            await working
+        finally:
+            for task in (working, *ends):
+                task.cancel()
+            await asyncio.gather(working, *ends, return_exceptions=True)
+
     async def wait_ready(self, process: Process, url: str) -> None:
         """Until ``url`` answers 200."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + READY_WITHIN_S
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
-            while loop.time() < deadline and process.alive:
+            while loop.time() < deadline:
+                self.check()
                 with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                     async with session.get(url) as response:
                         if response.status == 200:
@@ -136,6 +153,12 @@ def free_ports(count: int) -> list[int]:
         for one in bound:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in bound]
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would configure another server, or send calls on this machine through a proxy."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("THUNDER_")}
+    return plain | {"PYTHONUNBUFFERED": "1", "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
 
 
 def _die_with_parent() -> None:

@@ -9,7 +9,8 @@ those of the recording. What is changed, is changed by five rules, the same for 
 * outputs are capped at `LARGEST_OUTPUT`: one turn that writes for minutes would alone decide when a run ends;
 * gaps are capped at `TOOL_CAP_S`, and a person's at `HUMAN_S`: these agents run unattended;
 * for emulated engines that run faster than life, gaps are shortened by the same factor;
-* for engines with less memory than the recording needs, contexts and outputs shrink by one common factor.
+* for engines with less memory than the recording needs, contexts, outputs and gaps shrink by one factor, so
+  that prefilling, generating and acting keep about their proportions.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _step(turn: Turn, number: int, shape: Shape, *, speed: float) -> Step:
 
 
 def shrink(scripts: Iterable[Script], factor: float) -> tuple[Script, ...]:
-    """The same scripts with contexts and outputs times ``factor``, for engines with less memory."""
+    """The same scripts with contexts, outputs and gaps times ``factor``, for engines with less memory."""
     return tuple(
         replace(
             script,
@@ -181,6 +182,7 @@ def _shrink(step: Step, factor: float) -> Step:
         step,
         prompt_tokens=max(_SMALLEST_PROMPT, round(step.prompt_tokens * factor)),
         kept_tokens=round(step.kept_tokens * factor),
+        gap_s=step.gap_s * factor,
         output_tokens=min(step.output_tokens, max(_SMALLEST_OUTPUT, round(step.output_tokens * factor))),
         children=shrink(step.children, factor),
     )

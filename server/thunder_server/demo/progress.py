@@ -48,6 +48,7 @@ class Score:
         self.places: dict[str, int] = {}
         self.began: float | None = None
         self.took: float | None = None
+        self.over = False
 
     @property
     def elapsed(self) -> float:
@@ -62,6 +63,7 @@ class Score:
     def record(self, record: Record) -> None:
         match record:
             case Opened() | Sending():
+                self.took = None
                 self.states[record.program] = State.PAUSED if isinstance(record, Sending) else State.ACTING
             case Called():
                 self.states[record.program] = State.ACTING
@@ -70,6 +72,8 @@ class Score:
                 self.cached_tokens += record.cached_tokens or 0
             case Closed():
                 self.states[record.program] = State.DONE
+                if self.began is not None and self.count(State.DONE) == len(self.states):
+                    self.took = time.monotonic() - self.began  # unless another one opens still
             case _:
                 pass
 
@@ -165,11 +169,12 @@ class Lively(Watcher):
 
     def ended(self, run: Run) -> None:
         self._scores[-1].took = run.ended - run.started
+        self._scores[-1].over = True
 
     def _draw(self) -> RenderableType:
         table = Table.grid(padding=(0, 2))
         for score in self._scores:
-            done = score.took is not None
+            done = score.over
             table.add_row(
                 Text("✓" if done else "▸", style="green" if done else "bold"),
                 Text(f"{score.task.policy}, {len(score.task.scripts)} agents", style="" if done else "bold"),
@@ -178,7 +183,7 @@ class Lively(Watcher):
                 Text(f"{score.elapsed:.1f} s", justify="right"),
                 Text(score.note or f"hit rate {score.hit_rate}", style="dim"),
             )
-        if not self._scores or self._scores[-1].took is not None:
+        if not self._scores or self._scores[-1].over:
             return table
         return Group(table, Text(), self._draw_agents(self._scores[-1]), self._legend(self._scores[-1]))
 

@@ -104,11 +104,10 @@ class Watcher:
 async def perform(task: Task, watcher: Watcher) -> Run:
     """Start everything, run the agents to their end, stop everything."""
     run = Run(task=task)
-    timeout = aiohttp.ClientTimeout(total=30)
     with tempfile.TemporaryDirectory(prefix="thunder-demo-") as folder:
         async with (
             Fleet(Path(folder)) as fleet,
-            aiohttp.ClientSession(timeout=timeout) as session,
+            engines.session() as session,
         ):
             await _Stage(run, fleet, session, watcher).play()
     watcher.ended(run)
@@ -183,6 +182,7 @@ class _Stage:
             lacking = [one for one in listed if not (one["healthy"] and one["capacity_tokens"])]
             if len(listed) == expected and not lacking:
                 return tuple(one["id"] for one in listed)
+            self.fleet.check()
             if loop.time() > deadline:
                 raise DemoError(
                     f"the engine at {lacking[0]['url']} is not healthy, or does not say how many tokens its "
@@ -206,7 +206,7 @@ class _Stage:
                     assert process.handle.stdin is not None
                     process.handle.stdin.write(assignment.to_line())
 
-        await read_lines(agents, take)
+        await self.fleet.while_alive(read_lines(agents, take))
         await asyncio.gather(*(process.handle.wait() for process in agents))
         self.fleet.check()
 
@@ -220,21 +220,21 @@ class _Stage:
     @contextlib.asynccontextmanager
     async def _listening(self, server: str) -> AsyncIterator[None]:
         """Collect the server's transitions meanwhile."""
-        listening = asyncio.create_task(self._listen(f"{server}{wire.CONTROL_PREFIX}/stream"))
-        try:
-            yield
-        finally:
-            listening.cancel()
-            with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError):
-                await listening
+        url = f"{server}{wire.CONTROL_PREFIX}/stream"
+        async with self.session.get(url, timeout=aiohttp.ClientTimeout(total=None)) as stream:
+            listening = asyncio.create_task(self._listen(stream))
+            try:
+                yield
+            finally:
+                listening.cancel()
+                await asyncio.gather(listening, return_exceptions=True)
 
-    async def _listen(self, url: str) -> None:
-        async with self.session.get(url, timeout=aiohttp.ClientTimeout(total=None)) as response:
-            async for line in response.content:
-                if line.startswith(b"data:"):
-                    transition = json.loads(line[5:])
-                    self.run.transitions.append(transition)
-                    self.watcher.transition(self.run, transition)
+    async def _listen(self, stream: aiohttp.ClientResponse) -> None:
+        async for line in stream.content:
+            if line.startswith(b"data:"):
+                transition = json.loads(line[5:])
+                self.run.transitions.append(transition)
+                self.watcher.transition(self.run, transition)
 
 
 def _deal(scripts: Sequence[Script]) -> list[tuple[Script, ...]]:

@@ -37,14 +37,17 @@ def show(options: Options, *, json_file: Path | None, html_file: Path) -> int:
         console.print()
         console.print(table.draw(pair))
         console.print(table.verdict(pair), style="bold")
-    html_file.write_text(report.page(story, pairs, footnotes(story)), encoding="utf-8")
-    console.print(f"\nEvery program, second by second: {html_file}")
-    if json_file is not None:
-        results = json.dumps(as_json(story, pairs), indent=1)
+    results = json.dumps(as_json(story, pairs), indent=1) + "\n"
+    try:
+        html_file.write_text(report.page(story, pairs, footnotes(story)), encoding="utf-8")
         if to_stdout:
-            sys.stdout.write(results + "\n")
-        else:
-            json_file.write_text(results + "\n", encoding="utf-8")
+            sys.stdout.write(results)
+        elif json_file is not None:
+            json_file.write_text(results, encoding="utf-8")
+    except OSError as failure:
+        console.print(f"thunder demo: {failure.filename} cannot be written: {failure.strerror}", style="red")
+        return 1
+    console.print(f"\nEvery program, second by second: {html_file}")
     return 0
 
 
@@ -91,7 +94,8 @@ def footnotes(story: Outline) -> list[str]:
         notes.append("Runs share no prefixes: every run's prompts begin with words of their own.")
     if story.shrunk < 1:
         notes.append(
-            f"Contexts and outputs are shrunk to {100 * story.shrunk:.2g} % to fit the engines' KV cache."
+            f"Contexts, outputs and gaps are shrunk to {100 * story.shrunk:.2g} %, "
+            "so that they fit the engines' KV cache."
         )
     return notes
 

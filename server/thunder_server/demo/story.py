@@ -13,8 +13,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import aiohttp
-
 from thunder_server.demo import engines, plan
 from thunder_server.demo.fleet import DemoError
 from thunder_server.demo.measures import Result, measure
@@ -31,7 +29,7 @@ OVER = 2.0  # contexts ÷ KV cache in the first pair
 UNDER_SHARE = 4  # the second pair has this fraction of the agents
 SPEED = 13.0  # emulated seconds per second
 TURNS = 8
-QUICK_AGENTS, QUICK_TURNS, QUICK_SPEED = 16, 5, 20.0
+QUICK_AGENTS, QUICK_TURNS, QUICK_SPEED = 24, 6, 20.0
 _KV_STEP = 10_000
 _RESERVE = 64  # tokens that prompts may come out longer than planned
 
@@ -134,7 +132,7 @@ def _fit_engines(scripts: Sequence[Script], target: float, speed: float) -> Emul
 
 
 async def _fit_work(urls: tuple[str, ...], scripts: Sequence[Script], target: float) -> tuple[Real, float]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+    async with engines.session() as session:
         capacities, limits = [], []
         for url in urls:
             _, limit = await engines.read_model(session, url)

@@ -37,11 +37,14 @@ def figures(pair: Pair) -> list[tuple[str, str, str]]:
 def verdict(pair: Pair) -> str:
     """Whether scheduling paid, in one sentence."""
     factor = pair.speedup
-    if factor >= 1.1:
-        return f"With the scheduler the same work was done {factor:.2f} × as fast."
+    fits = (
+        " All contexts fit, so that there is nothing to gain." if pair.baseline.row["working_set"] < 1 else ""
+    )
+    if factor >= 1.05:
+        return f"{factor:.2f} × as fast with the scheduler.{fits}"
     if factor >= 0.98:
-        return f"There is nothing to gain here, and the scheduler costs nothing: {factor:.2f} × as fast."
-    return f"With the scheduler the same work took longer: {factor:.2f} × as fast."
+        return f"As fast with the scheduler as without it ({factor:.2f} ×).{fits}"
+    return f"Slower with the scheduler: {factor:.2f} × as fast as without it.{fits}"
 
 
 def draw(pair: Pair) -> Table:

@@ -102,7 +102,7 @@ async def test_whatever_happens_everything_settles(policy: str, caplog: pytest.L
             replica.answer = Moody(chance)
         killing = asyncio.create_task(killer(served, replicas, chance))
         async with asyncio.timeout(30):
-            await asyncio.gather(*(client(served, random.Random(f"{policy} {n}"), 12) for n in range(16)))
+            await asyncio.gather(*(client(served, random.Random(f"{policy} {n}"), 10) for n in range(14)))
         killing.cancel()
         await asyncio.gather(killing, return_exceptions=True)
         scheduler = served.runtime.scheduler

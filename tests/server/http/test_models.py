@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
 from yarl import URL
 
 from .fake_engine import FakeEngine, Reply, Seen, plain_answer
@@ -144,3 +145,31 @@ async def test_passing_goes_elsewhere_when_refused() -> None:
         await two.stop()
         async with served.client.post(served.url + "/v1/embeddings", data=b"{}") as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (502, "backend_error")
+
+
+@pytest.mark.parametrize(
+    ("silent", "status", "code"), [(False, 502, "backend_error"), (True, 504, "backend_timeout")]
+)
+async def test_what_is_passed_can_fail_too(silent: bool, status: int, code: str) -> None:
+    async def fails(seen: Seen, reply: Reply) -> None:
+        if silent:
+            await asyncio.Event().wait()
+        reply.die()
+
+    async with FakeEngine() as engine, serve([engine], silence_s=0.05) as served:
+        engine.answer = fails
+        async with served.client.post(served.url + "/v1/embeddings", data=b"{}") as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (status, code)
+
+
+async def test_what_is_passed_goes_to_the_programs_own_backend_unless_that_is_drained() -> None:
+    async with FakeEngine() as one, FakeEngine() as two, serve([one, two]) as served:
+        home = (await served.chat(program="p"))[1]["X-Thunder-Backend"]
+        headers = {"X-Thunder-Program-Id": "p"}
+        for _ in range(2):
+            async with served.client.post(served.url + "/tokenize", data=b"{}", headers=headers) as answer:
+                assert answer.headers["X-Thunder-Backend"] == home
+                assert answer.headers["X-Thunder-Program-Id"] == "p"
+        served.runtime.drain_backend(home)
+        async with served.client.post(served.url + "/tokenize", data=b"{}", headers=headers) as answer:
+            assert answer.headers["X-Thunder-Backend"] != home

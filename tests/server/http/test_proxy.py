@@ -7,6 +7,7 @@ import gzip
 import json
 from typing import Any
 
+import aiohttp
 import pytest
 
 from thunder_server.backend_spec import BackendSpec
@@ -448,3 +449,85 @@ async def test_a_fault_of_ours_in_a_stream_is_an_error_event(caplog: pytest.LogC
         assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "internal_error"
         assert "ZeroDivisionError" in caplog.text
         assert served.view("p")["phase"] == "acting"
+
+
+async def test_an_engine_that_fails_in_its_own_words_has_failed() -> None:
+    whole = b'data: {"error": {"message": "out of memory"}}\n\ndata: [DONE]\n\n'
+
+    async def fails(seen: Seen, reply: Reply) -> None:
+        await reply.stream_head()
+        await reply.chunk(chunk_of("one") + b"\n\n" + whole)
+        await reply.end()
+
+    async with FakeEngine() as engine, serve([engine]) as served:
+        engine.answer = fails
+        assert await served.stream(X_Thunder_Program_Id="p") == chunk_of("one") + b"\n\n" + whole
+        assert served.view("p")["calls"]["failed"] == 1
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_the_comments_go_on_while_the_engine_takes_its_time(leaves: bool) -> None:
+    begin = asyncio.Event()
+
+    async def slow(seen: Seen, reply: Reply) -> None:
+        await begin.wait()
+        await plain_answer(seen, reply)
+
+    async with (
+        FakeEngine() as engine,
+        serve([engine], policy="cap", policy_settings=CapSettings(programs=1), heartbeat_s=0.01) as served,
+    ):
+        await served.chat(program="first")
+        engine.answer = slow
+        url, headers = served.url + CHAT, {"X-Thunder-Program-Id": "second"}
+        async with served.client.post(url, json=STREAM, headers=headers) as answer:
+            await answer.content.readline()
+            end(served, "first")
+            seen = await engine.arrived(2)
+            for _ in range(6):
+                assert await answer.content.readline() in (b": queued\n", b"\n")
+            if not leaves:
+                begin.set()
+                assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+                return
+        async with asyncio.timeout(1.0):
+            await seen.gone.wait()
+        await served.until(lambda: served.view("second")["phase"] == "acting")
+
+
+async def test_a_sealed_stream_that_breaks_is_seen_to_break() -> None:
+    async def breaks(seen: Seen, reply: Reply) -> None:
+        await reply.stream_head(content_encoding="zstd")
+        await reply.chunk(b"\x28\xb5\x2f\xfd...")
+        reply.die()
+
+    async with FakeEngine() as engine, serve([engine]) as served:
+        engine.answer = breaks
+        with pytest.raises(aiohttp.ClientError):
+            await served.stream(X_Thunder_Program_Id="p")
+        await served.until(lambda: served.view("p")["phase"] == "acting")
+        assert served.view("p")["calls"]["failed"] == 1
+
+
+async def test_a_stream_that_does_not_decode_has_failed() -> None:
+    async def lies(seen: Seen, reply: Reply) -> None:
+        await reply.stream_head(content_encoding="gzip")
+        await reply.chunk(b"data: plain\n\n")
+        await reply.end()
+
+    async with FakeEngine() as engine, serve([engine]) as served:
+        engine.answer = lies
+        error = json.loads((await served.stream()).removeprefix(b"data: "))["error"]
+        assert error["code"] == "backend_error"
+
+
+@pytest.mark.parametrize("body", [b"", b"no json", b"[]", b'"usage"', b"[" * 100_000])
+async def test_an_answer_without_usage_is_passed_and_counts_as_a_call(body: bytes) -> None:
+    async def odd(seen: Seen, reply: Reply) -> None:
+        await reply.body(body, content_encoding="gzip", content_type="application/json")
+
+    async with FakeEngine() as engine, serve([engine]) as served:
+        engine.answer = odd
+        assert await served.stream(HELLO, X_Thunder_Program_Id="p") == body
+        view = served.view("p")
+        assert (view["phase"], view["calls"]["total"], view["calls"]["failed"]) == ("acting", 1, 0)
