@@ -117,13 +117,10 @@ class Calls:
         w = self._w
         program, _ = w.calls[call.id]
         waited = w.now - call.arrived_at
-        self.refuse(
-            program,
-            call,
-            Refusal.ADMISSION_TIMEOUT,
-            f"no room after {waited:.1f} s of waiting; retry, or raise the maximal wait",
-            ADMISSION_RETRY_S,
-        )
+        somewhere = w.fleet.serving(call.request.model, call.tried)
+        what = "no backend has room" if somewhere else "no healthy backend can serve it"
+        message = f"{what} after {waited:.1f} s of waiting; retry later, or raise the maximal wait"
+        self.refuse(program, call, Refusal.ADMISSION_TIMEOUT, message, ADMISSION_RETRY_S)
 
     def refuse_impatient(self) -> None:
         """Those that would not wait at all, and were not served at once."""

@@ -57,8 +57,9 @@ class Lifecycle:
         """The program that a call belongs to, opened by it if need be."""
         config = self._w.config
         if event.program_id is None:
-            return self._new(event.anonymous_id, config.auto_lease_s, anonymous=True)
-        program = self._open(event.program_id) or self._new(event.program_id, config.auto_lease_s)
+            program = self._new(event.anonymous_id, config.auto_lease_s, anonymous=True)
+        else:
+            program = self._open(event.program_id) or self._new(event.program_id, config.auto_lease_s)
         given = {"parent_id": event.parent_id, "group": event.group, "priority": event.priority}
         self._merge(program, {name: value for name, value in given.items() if value is not None})
         return program
@@ -201,6 +202,7 @@ class Lifecycle:
         w = self._w
         program.outcome = outcome
         program.acting.clear()
+        program.tool_finished = False
         w.deadlines.clear((Due.LEASE, program))
         self._placement.end(program)
         del w.live[program]

@@ -180,8 +180,10 @@ class Placement:
         self._tell_mark(program, backend, f"stays: {reason}")
 
     def tick(self) -> None:
-        """The policy looks at everything."""
+        """The policy looks at everything, if it ever does."""
         w = self._w
+        if w.policy.interval_s is None:
+            return
         w.counters.ticks += 1
         for intent in w.policy.tick(w.fleet, w.now):
             match intent:

@@ -144,8 +144,9 @@ def test_what_was_due_before_a_client_left_does_not_dispatch_its_call():
 
 
 def test_untagged_calls_never_share_a_program(h):
-    one, two = h.call(None), h.call(None)
+    one, two = h.call(None, priority=4), h.call(None)
     assert len(h.scheduler.programs) == 2
+    assert h.view(f"anonymous-{one}")["priority"] == 4
     said = h.finish(one)
     assert [type(d).__name__ for d in said] == ["PhaseChanged", "Terminate", "Forget"]
     h.fail(two, CallEnd.BACKEND_FAILED)
@@ -173,6 +174,7 @@ def test_a_call_that_will_not_wait_is_served_now_or_refused_now():
     h, filler = full()
     call = h.call("p", 100, max_wait_s=0.0)
     assert refusal(h.decisions) == (call, Refusal.ADMISSION_TIMEOUT)
+    assert "no backend has room" in of_type(h.decisions, Refuse)[0].message
     h.finish(filler, 100)
     assert h.running(h.call("p", 100, max_wait_s=0.0)) == "a"
 
@@ -189,6 +191,12 @@ def test_waits_are_told_while_they_last_and_afterwards():
 
 
 # --- no backend
+
+
+def test_a_call_that_will_not_wait_is_told_that_nobody_is_there():
+    h = Harness("paper")
+    h.call("p", max_wait_s=0.0)
+    assert "no healthy backend" in of_type(h.decisions, Refuse)[0].message
 
 
 def test_calls_hope_five_seconds_for_a_backend():

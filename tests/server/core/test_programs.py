@@ -122,6 +122,10 @@ def test_acting_blocks(h):
     assert h.view("p")["expects_call"] is False
     h.finish(call)
     assert h.view("p")["expects_call"] is False
+    h.acting("p")
+    h.acted("p")
+    h.close("p", Outcome.SUCCESS)
+    assert h.view("p")["expects_call"] is False, "nothing is expected of the ended"
 
 
 def test_a_tool_that_runs_beside_a_call_leaves_the_program_reasoning(h):
