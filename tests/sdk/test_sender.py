@@ -1,6 +1,7 @@
 """The background sender: order, outages, refusals, and who waits for what."""
 
 import logging
+import sys
 import threading
 import time
 
@@ -310,6 +311,26 @@ def test_a_sender_that_was_stopped_keeps_nobody_waiting(dead_url):
         thunder.program().heartbeat()
         process.sender.stop()
         assert isinstance(process.sender.flush(60), thunder.ThunderConnectionError)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_multiprocessing_is_asked_to_flush_if_it_is_there(server, monkeypatch, loaded):
+    import multiprocessing.util
+
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "multiprocessing.util")
+    registry = multiprocessing.util._finalizer_registry
+    with use_sdk(server.url) as process:
+        before = len(registry)
+        with thunder.program():
+            pass
+        assert len(registry) == before + loaded
+        (thread,) = (
+            t for t in threading.enumerate() if t.name == "thunder-sdk" and t._target == process.sender._run
+        )
+        process.sender.stop()
+        thread.join(60)
+    assert len(registry) == before
 
 
 def test_stopping_a_sender_that_never_started():
