@@ -60,6 +60,7 @@ lock: | $(UV)
 	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
 	$(COMPILE) pyproject.toml --all-extras --group install -o requirements/demo.txt
 	$(COMPILE) pyproject.toml --all-extras --group check -o requirements/dev.txt
+	$(COMPILE) pyproject.toml requirements/openai2.in --group test -o requirements/openai2.txt
 
 clean:
 	rm -rf $(VENV) dist build .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -48,7 +48,7 @@ class Connection:
         body = None if payload is None else json.dumps(payload).encode()
         if self._connection is not None:
             # The server may have closed an idle connection; that is no outage. All requests may be repeated.
-            with suppress(OSError, http.client.HTTPException):
+            with suppress(ConnectionError, http.client.BadStatusLine):
                 return self._exchange(self._connection, method, path, body)
             self.close()
         self._connection = self._connect()

@@ -184,5 +184,7 @@ def outcome_of(error: BaseException | None) -> str:
             return "success"
         case asyncio.CancelledError() | KeyboardInterrupt() | GeneratorExit():
             return "dropped"
+        case BaseException() if type(error).__name__ == "Cancelled":  # trio's
+            return "dropped"
         case _:
             return "error"

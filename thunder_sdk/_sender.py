@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 from thunder_sdk import wire
 from thunder_sdk._atomic import Once
@@ -79,6 +79,7 @@ class Sender:
         self._failures = 0
         self._retry_at = 0.0
         self._refused_with = 0
+        self._at_leaving: Any = None  # multiprocessing's Finalize
 
     # --- from anywhere ---------------------------------------------------------------------------------
 
@@ -103,7 +104,11 @@ class Sender:
         """
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
-        if self.health is Health.UNREACHABLE and not urgent:
+        if self._stopped.done:
+            future.set_exception(
+                ThunderConnectionError("the SDK has been shut down or set up anew meanwhile")
+            )
+        elif self.health is Health.UNREACHABLE and not urgent:
             future.set_exception(self._unreachable())
         elif not self.outbox and self.health is not Health.STOPPED:
             future.set_result(None)
@@ -150,7 +155,7 @@ class Sender:
             return
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:  # its children leave without atexit
-            multiprocessing.Finalize(None, self.flush, args=(2.0,), exitpriority=0)
+            self._at_leaving = multiprocessing.Finalize(None, self.flush, args=(2.0,), exitpriority=0)
 
     def _run(self) -> None:
         while not self._stopped.done:
@@ -166,6 +171,8 @@ class Sender:
                 except Empty:
                     continue
         self._hang_up()
+        if self._at_leaving is not None:
+            self._at_leaving.cancel()
 
     def _hang_up(self) -> None:
         if self._connection is not None:

@@ -102,6 +102,10 @@ def test_first_use_opens(server, use):
     assert told(server) == [("PUT", p.id, None), ("DELETE", p.id, "success")]
 
 
+class Cancelled(BaseException):
+    """As trio names it."""
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -112,6 +116,7 @@ def test_first_use_opens(server, use):
         (KeyboardInterrupt(), "dropped"),
         (asyncio.CancelledError(), "dropped"),
         (GeneratorExit(), "dropped"),
+        (Cancelled(), "dropped"),
         (BaseExceptionGroup("g", [ValueError()]), "error"),
     ],
     ids=repr,

@@ -305,6 +305,13 @@ def test_shutdown_and_init_say_what_they_leave_behind(dead_url, server, caplog):
     assert server.programs[p.id].outcome == "success"
 
 
+def test_a_sender_that_was_stopped_keeps_nobody_waiting(dead_url):
+    with use_sdk(dead_url) as process:
+        thunder.program().heartbeat()
+        process.sender.stop()
+        assert isinstance(process.sender.flush(60), thunder.ThunderConnectionError)
+
+
 def test_stopping_a_sender_that_never_started():
     with use_sdk("http://127.0.0.1:9") as process:
         process.sender.stop()
