@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from thunder_server.cli.serve import SpreadBackends
+
 
 def register(app: typer.Typer) -> None:
-    app.command(no_args_is_help=False)(demo)
+    app.command(cls=SpreadBackends, no_args_is_help=False)(demo)
 
 
 def demo(
     backend: Annotated[
         list[str] | None,
-        typer.Option(help="URL of a real vLLM engine; may be repeated. Without it, two are emulated."),
+        typer.Option(metavar="URL…", help="Real vLLM engines; several, or repeated. Else two are emulated."),
     ] = None,
     agents: Annotated[
         int | None, typer.Option(min=1, max=1000, help="How many agents.", show_default="48")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="24 agents, fewer turns, only one pair of runs.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="24 agents, fewer turns, only one pair of runs.")
+    ] = False,
     working_set: Annotated[
         float | None,
         typer.Option(
@@ -39,9 +44,9 @@ def demo(
 ) -> None:
     """The whole story on this machine: recorded agents without the scheduler, then with it.
 
-    Starts two emulated engines (each the time model of a pair of H100, accelerated), the real server, and
-    48 agents written with the SDK and the openai client; replays recorded coding sessions through them, first
-    with the policy passthrough, then with the default policy; and shows what came of it.
+    Two emulated engines, the real server, and 48 agents written with the SDK and the openai client.
+
+    First with the policy passthrough, then with the server's default; a table and a page tell the difference.
 
     [bold]Examples[/bold]
 
@@ -51,7 +56,7 @@ def demo(
 
       thunder demo --working-set 0.5
 
-      thunder demo --backend http://gpu-1:8000 --backend http://gpu-2:8000 --agents 64
+      thunder demo --backend http://gpu-1:8000 http://gpu-2:8000 --agents 64
     """
     try:
         from thunder_server.demo.screen import show
@@ -71,8 +76,17 @@ def demo(
             raise typer.BadParameter(
                 f"{url!r} is no URL; write it like http://127.0.0.1:8000", param_hint="--backend"
             )
-    for path in (json_file, html_file):
-        if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
-            raise typer.BadParameter(f"there is no folder {path.absolute().parent}")
+    for name, path in (("--json", json_file), ("--html", html_file)):
+        if path is not None and (name, str(path)) != ("--json", "-"):
+            _check_writable(path, name)
     options = Options(backends=tuple(backend or ()), agents=agents, quick=quick, working_set=working_set)
     raise typer.Exit(show(options, json_file=json_file, html_file=html_file))
+
+
+def _check_writable(path: Path, option: str) -> None:
+    """Now, not after a minute and a half of work."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise typer.BadParameter(f"there is no folder {folder}", param_hint=option)
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise typer.BadParameter(f"{path} cannot be written", param_hint=option)

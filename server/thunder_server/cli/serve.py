@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from thunder_server.settings import Settings
 
 
-class _Spread(TyperCommand):
+class SpreadBackends(TyperCommand):
     """``--backend`` takes several: every word after it, up to the next option, is one more."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -34,7 +34,7 @@ class _Spread(TyperCommand):
 def register(app: typer.Typer) -> None:
     app.command(
         "serve",
-        cls=_Spread,
+        cls=SpreadBackends,
         epilog="Examples: thunder serve --backend http://127.0.0.1:8000 · "
         "thunder serve --backend http://gpu1:8000 http://gpu2:8000 --policy paper · "
         "thunder serve --config thunder.toml --port 9000",

@@ -17,6 +17,7 @@ from thunder_server.demo import costs
 from thunder_server.demo.costs import Pace
 from thunder_server.demo.measures import Result
 from thunder_server.demo.records import Called
+from thunder_server.demo.run import Emulated
 from thunder_server.demo.story import Outline, Pair
 from thunder_server.demo.table import figures, verdict
 from thunder_server.demo.timeline import Activity, Lane, Segment, recomputed_tokens
@@ -33,13 +34,14 @@ _COSTS = (
 def page(story: Outline, pairs: Sequence[Pair], notes: Sequence[str]) -> str:
     """The whole page as HTML."""
     first = pairs[0]
-    replicas, agents = story.engines.replicas, len(first.baseline.run.task.scripts)
+    agents = len(first.baseline.run.task.scripts)
+    kind = "emulated engines" if isinstance(story.engines, Emulated) else "engines"
     parts = {
         "title": html.escape(f"{first.speedup:.2f} × as fast"),
         "headline": f"<em>{first.speedup:.2f} ×</em> as fast, the same work",
         "lead": html.escape(
-            f"{agents} recorded coding agents on {replicas} engines: first served one request at a time, "
-            "as a load balancer does it, then scheduled as whole programs."
+            f"{agents} recorded coding agents on {story.engines.replicas} {kind}: first served one request "
+            "at a time, as a load balancer does it, then scheduled as whole programs."
         ),
         "chapters": "\n".join(_chapter(pair, number) for number, pair in enumerate(pairs)),
         "notes": "\n".join(f"<li>{html.escape(note)}</li>" for note in notes),
@@ -48,10 +50,10 @@ def page(story: Outline, pairs: Sequence[Pair], notes: Sequence[str]) -> str:
         # "</" would end the script element that holds it.
         "data": json.dumps([_pair_data(pair) for pair in pairs], separators=(",", ":")).replace("</", "<\\/"),
     }
-    page = _asset("report.html")
+    written = _asset("report.html")
     for name, text in parts.items():
-        page = page.replace("{{" + name + "}}", text)
-    return page
+        written = written.replace("{{" + name + "}}", text)
+    return written
 
 
 def _asset(name: str) -> str:

@@ -148,17 +148,17 @@ class _Stage:
             )
 
     async def _start_engines(self) -> tuple[str, ...]:
-        engines = self.task.engines
-        if isinstance(engines, Real):
-            return engines.urls
-        self.watcher.starting(self.task, f"{engines.replicas} engines")
-        ports = free_ports(engines.replicas)
+        kind = self.task.engines
+        if isinstance(kind, Real):
+            return kind.urls
+        self.watcher.starting(self.task, f"{kind.replicas} engines")
+        ports = free_ports(kind.replicas)
         for number, port in enumerate(ports, 1):
             await self.fleet.thunder(
                 f"engine {number}",
-                *("emulate", "--port", str(port), "--model", EMULATED_MODEL, "--preset", engines.preset),
-                *("--kv-tokens", str(engines.kv_tokens), "--block-size", str(engines.block_size)),
-                *("--speed", f"{engines.speed:g}"),
+                *("emulate", "--port", str(port), "--model", EMULATED_MODEL, "--preset", kind.preset),
+                *("--kv-tokens", str(kind.kv_tokens), "--block-size", str(kind.block_size)),
+                *("--speed", f"{kind.speed:g}"),
             )
         return tuple(f"http://127.0.0.1:{port}" for port in ports)
 

@@ -24,14 +24,15 @@ from thunder_server.demo.story import Options, Outline, Pair, outline, tell
 def show(options: Options, *, json_file: Path | None, html_file: Path) -> int:
     """Run the demo; the exit code: 0, or 1 when it failed or was stopped."""
     to_stdout = json_file is not None and str(json_file) == "-"
-    console = Console(stderr=to_stdout, highlight=False)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=to_stdout, highlight=False, soft_wrap=True)
     try:
         story, pairs = asyncio.run(_run(options, console))
     except DemoError as failure:
-        console.print(Text(f"thunder demo: {failure}", style="red"))
+        errors.print(Text(f"thunder demo: {failure}", style="red"))
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("thunder demo: stopped; its processes are ended")
+        errors.print("thunder demo: stopped; its processes are ended")
         return 1
     for pair in pairs:
         console.print()
@@ -45,7 +46,7 @@ def show(options: Options, *, json_file: Path | None, html_file: Path) -> int:
         elif json_file is not None:
             json_file.write_text(results, encoding="utf-8")
     except OSError as failure:
-        console.print(f"thunder demo: {failure.filename} cannot be written: {failure.strerror}", style="red")
+        errors.print(f"thunder demo: {failure.filename} cannot be written: {failure.strerror}", style="red")
         return 1
     console.print(f"\nEvery program, second by second: {html_file}")
     return 0

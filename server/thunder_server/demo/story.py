@@ -27,7 +27,7 @@ WORKLOAD = "recorded-coding-agents"
 
 OVER = 2.0  # contexts ÷ KV cache in the first pair
 UNDER_SHARE = 4  # the second pair has this fraction of the agents
-SPEED = 13.0  # emulated seconds per second
+SPEED = 15.0  # emulated seconds per second
 TURNS = 8
 QUICK_AGENTS, QUICK_TURNS, QUICK_SPEED = 24, 6, 20.0
 _KV_STEP = 10_000

@@ -32,6 +32,7 @@ def demo(*arguments: str) -> Result:
         (["--agents", "0"], "--agents"),
         (["--working-set", "-1"], "--working-set"),
         (["--json", "no/such/folder/x.json"], "no folder"),
+        (["--html", "/"], "/ cannot be written"),
         (["--sideways"], "--sideways"),
         (["--backend", "gpu:8000"], "gpu:8000"),
     ],
@@ -43,7 +44,7 @@ def test_wrong_usage_is_exit_2(arguments: list[str], complaint: str) -> None:
 
 
 def test_a_backend_that_does_not_answer_is_exit_1() -> None:
-    done = demo("--backend", "http://127.0.0.1:1/v1/")
+    done = demo("--backend", "http://127.0.0.1:1/v1/", "http://127.0.0.1:2")
     assert done.exit_code == 1, done.output
     assert "http://127.0.0.1:1/v1/models does not answer" in done.output
 
@@ -90,14 +91,19 @@ def test_the_scheduler_saves_work(tmp_path: Path) -> None:
 def test_stopping_it_ends_its_processes(tmp_path: Path, number: signal.Signals) -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        [*THUNDER, "demo", "--quick"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        [*THUNDER, "demo", "--quick"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
             assert any(line.startswith("passthrough: starting") for line in process.stdout)
             family = wait_for_children(process.pid)
             process.send_signal(number)
-            said, _ = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=30)
         finally:
             process.kill()
     assert process.returncode == 1
