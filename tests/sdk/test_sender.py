@@ -320,17 +320,18 @@ def test_multiprocessing_is_asked_to_flush_if_it_is_there(server, monkeypatch, l
     if not loaded:
         monkeypatch.delitem(sys.modules, "multiprocessing.util")
     registry = multiprocessing.util._finalizer_registry
+
+    def finalizers():
+        return [f for f in list(registry.values()) if f._callback == process.sender.flush]
+
     with use_sdk(server.url) as process:
-        before = len(registry)
         with thunder.program():
             pass
-        assert len(registry) == before + loaded
-        (thread,) = (
-            t for t in threading.enumerate() if t.name == "thunder-sdk" and t._target == process.sender._run
-        )
+        assert len(finalizers()) == loaded
+        (thread,) = (t for t in threading.enumerate() if getattr(t, "_target", None) == process.sender._run)
         process.sender.stop()
         thread.join(60)
-    assert len(registry) == before
+    assert finalizers() == []
 
 
 def test_stopping_a_sender_that_never_started():
