@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from thunder_server.core.call import Call
 from thunder_server.core.program import Program
+from thunder_server.core.turnover import Turnover
 
 
 class DecayedSum:
@@ -94,6 +95,7 @@ class Backend:
     charges: dict[Program, Charge] = field(default_factory=dict)
     reasoning_tokens: float = 0
     acting_tokens: DecayedSum
+    turnover: Turnover = field(default_factory=Turnover)
 
     @property
     def capacity_tokens(self) -> int | None:

@@ -108,6 +108,7 @@ class Calls:
             totals.prompt += event.prompt_tokens or 0
             totals.completion += event.completion_tokens or 0
             totals.cached += event.cached_tokens or 0
+        self._learn_turnover(program, call, event, backend_id)
         self._learn_context(program, call, event, backend_id)
         w.note(program, "finished", _HOW_ENDED[event.end])
         self._close_if_final(program, call)
@@ -232,6 +233,22 @@ class Calls:
             backend.calls.pop(call, None)  # gone with the old one if it was removed and added again
         program.running -= 1
         call.backend_id = None
+
+    def _learn_turnover(
+        self, program: Program, call: Call, event: CallFinished, backend_id: str | None
+    ) -> None:
+        """How fast the backend is, and how contexts grow there: from answers that say all of it."""
+        backend = self._w.fleet.get(backend_id or "")
+        prompt, cached, completion = event.prompt_tokens, event.cached_tokens, event.completion_tokens
+        if backend is None or event.end is not CallEnd.COMPLETED or prompt is None or completion is None:
+            return
+        now = self._w.now
+        if cached is not None:
+            seconds = now - call.arrived_at - call.waited_s
+            backend.turnover.learn(seconds=seconds, computed=prompt - cached, completion=completion)
+        if program.resident and backend_id == program.backend_id:
+            grown = max(0, prompt + completion - program.resident)
+            backend.turnover.grew(grown, capacity=backend.limit, at=now)
 
     def _learn_context(
         self, program: Program, call: Call, event: CallFinished, backend_id: str | None

@@ -7,7 +7,7 @@ from typing import assert_never
 from thunder_server.core.backend import Backend, Charge
 from thunder_server.core.call import Call
 from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore
-from thunder_server.core.policies import Evict, Spare
+from thunder_server.core.policies import Evict, Place, Spare
 from thunder_server.core.program import Phase, Program, State, Step
 from thunder_server.core.world import World
 
@@ -85,9 +85,15 @@ class Placement:
                     self.lift(program, f"{backend.id} is within its limit again")
                     self.serve(program)
         if w.queue:
-            for place in w.policy.restore(w.fleet, w.queue, w.now):
-                self._place(place.program, place.backend, place.reason)
-                self.serve(place.program)
+            for intent in w.policy.restore(w.fleet, w.queue, w.now):
+                match intent:
+                    case Evict(program, reason):
+                        self.evict(program, reason)
+                    case Place(program, backend, reason):
+                        self._place(program, backend, reason)
+                        self.serve(program)
+                    case _:
+                        assert_never(intent)
 
     def park(self) -> None:
         """Programs that found no room, and have nothing running, wait in the queue from now on."""
@@ -110,6 +116,7 @@ class Placement:
         program.take(Step.PLACE)
         program.backend_id = program.last_backend_id = backend.id
         program.queued_at = None
+        program.placed_at = w.now
         backend.programs[program] = None
         w.counters.moves += moved
         if was_queued:

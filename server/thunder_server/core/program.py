@@ -175,6 +175,7 @@ class Program:
     last_backend_id: str | None = None
     acting_since: float = 0.0  # when the last call ended
     queued_at: float | None = None
+    placed_at: float = 0.0  # when it was last given a backend
     seen_at: float = 0.0  # the last sign of life
 
     calls: dict[str, Call] = field(default_factory=dict)  # live ones, in order of arrival

@@ -6,6 +6,7 @@ from thunder_server.core.policies._protocol import Evict, Intent, Place, Policy,
 from thunder_server.core.policies.cap import Cap, CapSettings
 from thunder_server.core.policies.paper import Paper, PaperSettings
 from thunder_server.core.policies.passthrough import Passthrough
+from thunder_server.core.policies.phase import PhasePolicy
 
 __all__ = [
     "POLICIES",
@@ -16,14 +17,15 @@ __all__ = [
     "Paper",
     "PaperSettings",
     "Passthrough",
+    "PhasePolicy",
     "Place",
     "Policy",
     "Spare",
     "make_policy",
 ]
 
-POLICIES = ("passthrough", "cap", "paper")
-"""The names there are."""
+POLICIES = ("passthrough", "cap", "paper", "phase")
+"""The names there are, from the plainest on; the last one is the default of the server."""
 
 
 def make_policy(name: str, settings: PaperSettings | CapSettings | None = None) -> Policy:
@@ -43,6 +45,8 @@ def make_policy(name: str, settings: PaperSettings | CapSettings | None = None) 
             return Cap(settings or CapSettings())
         case "paper", PaperSettings() | None:
             return Paper(settings or PaperSettings())
+        case "phase", None:
+            return PhasePolicy()
     if name in POLICIES:
         raise ValueError(f"{type(settings).__name__} are not the settings of policy {name!r}")
     raise ValueError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")

@@ -69,8 +69,9 @@ class Policy(Protocol):
     def seat(self, program: Program) -> Seat | None:
         """Where a program sits in the global queue; ``None`` if it wants no backend at present."""
 
-    def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
-        """Whom to place where. Each is placed before the next is asked for."""
+    def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict]:
+        """Whom to place where, and who has to give way for it. Each intent is carried out before the next is
+        asked for."""
 
     def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
         """Where to put a program whose first waiting call must not wait, because waiting cannot help."""

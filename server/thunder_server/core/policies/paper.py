@@ -23,9 +23,9 @@ from math import inf
 from typing import ClassVar
 
 from thunder_server.core.backend import Backend
-from thunder_server.core.call import Call
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
+from thunder_server.core.policies._memory import MemoryBound
 from thunder_server.core.policies._protocol import Evict, Intent, Place, Spare, least_loaded
 from thunder_server.core.program import Phase, Program, State
 
@@ -81,7 +81,7 @@ def shortest_first(candidates: Iterable[tuple[float, Program]], release: float) 
     return chosen
 
 
-class Paper:
+class Paper(MemoryBound):
     """The published scheduler."""
 
     name: ClassVar[str] = "paper"
@@ -102,9 +102,6 @@ class Paper:
         return self.settings.interval_s
 
     # --- pausing
-
-    def overfull(self, backend: Backend, at: float) -> bool:
-        return backend.used(at) > backend.limit
 
     def tick(self, fleet: Fleet, at: float) -> Iterator[Intent]:
         for backend in fleet.values():
@@ -168,25 +165,6 @@ class Paper:
                 chosen.append(program)
                 total -= program.need
         return chosen
-
-    def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
-        """A program larger than every backend: no waiting makes one large enough.
-
-        Its context may be what is too large, and gone anyway; the call goes where it fits by itself, if it
-        does anywhere.
-        """
-        backends = fleet.open_to(program)
-        if not backends or program.need <= max(backend.limit for backend in backends):
-            return None
-        fitting = [backend for backend in backends if call.tokens <= backend.limit]
-        most = max(fitting or backends, key=lambda backend: backend.limit - backend.used(at))
-        return Place(program, most, f"{program.need} tokens are more than any backend holds")
-
-    def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
-        """It fits another backend, but never this one."""
-        return call.tokens > backend.limit and any(
-            call.tokens <= other.limit for other in fleet.serving(call.request.model, call.tried)
-        )
 
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         return max((self._room(backend, at) for backend in fleet.open_to(program)), default=0.0)
