@@ -44,7 +44,7 @@ def measure(run: Run) -> Result:
     )
     cost = costs.measure(
         lanes,
-        capacities=[engines.kv_tokens] * engines.replicas,
+        capacities=engines.capacities,
         block_size=engines.block_size,
         makespan=makespan,
     )
@@ -56,7 +56,7 @@ def measure(run: Run) -> Result:
         "programs": len(lanes),
         "replicas": engines.replicas,
         "kv_tokens": engines.kv_tokens,
-        "working_set": round(working_set(run) / (engines.kv_tokens * engines.replicas), 3),
+        "working_set": round(working_set(run) / sum(engines.capacities), 3),
         "makespan_s": round(makespan, 3),
         "steps_per_min": round(60 * len(calls) / makespan, 1),
         "output_tokens_per_s": round(sum(call.completion_tokens for call in calls) / makespan, 1),
