@@ -10,10 +10,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Final
 
 from thunder_sdk import wire
 from thunder_sdk._atomic import Once
@@ -79,7 +80,7 @@ class Sender:
         self._failures = 0
         self._retry_at = 0.0
         self._refused_with = 0
-        self._at_leaving: Any = None  # multiprocessing's Finalize
+        self._afterwards = ExitStack()
 
     # --- from anywhere ---------------------------------------------------------------------------------
 
@@ -155,7 +156,8 @@ class Sender:
             return
         multiprocessing = sys.modules.get("multiprocessing.util")
         if multiprocessing is not None:  # its children leave without atexit
-            self._at_leaving = multiprocessing.Finalize(None, self.flush, args=(2.0,), exitpriority=0)
+            finalizer = multiprocessing.Finalize(None, self.flush, args=(2.0,), exitpriority=0)
+            self._afterwards.callback(finalizer.cancel)
 
     def _run(self) -> None:
         while not self._stopped.done:
@@ -171,8 +173,7 @@ class Sender:
                 except Empty:
                     continue
         self._hang_up()
-        if self._at_leaving is not None:
-            self._at_leaving.cancel()
+        self._afterwards.close()
 
     def _hang_up(self) -> None:
         if self._connection is not None:

@@ -1,6 +1,7 @@
 """The control connection: kept alive, reopened, by proxy, over TLS."""
 
 import http.server
+import os
 import ssl
 import threading
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_a_connection_the_server_closed_is_opened_again(connect):
             assert connection.request("GET", path).body == {}
         http_server.shutdown()
         thread.join()
+
+
+def test_disowning_what_was_never_connected(server, connect):
+    connection = connect(server.url)
+    connection.disown()
+    connection._connection = connection._connect()
+    connection.disown()
+    connection.request("GET", "/x")
+    descriptor = connection._connection.sock.fileno()
+    connection.disown()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 def test_a_refused_connection_is_an_oserror(dead_url, connect):

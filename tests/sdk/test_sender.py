@@ -1,6 +1,7 @@
 """The background sender: order, outages, refusals, and who waits for what."""
 
 import logging
+import sys
 import threading
 import time
 
@@ -310,6 +311,27 @@ def test_a_sender_that_was_stopped_keeps_nobody_waiting(dead_url):
         thunder.program().heartbeat()
         process.sender.stop()
         assert isinstance(process.sender.flush(60), thunder.ThunderConnectionError)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_multiprocessing_is_asked_to_flush_if_it_is_there(server, monkeypatch, loaded):
+    import multiprocessing.util
+
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "multiprocessing.util")
+    registry = multiprocessing.util._finalizer_registry
+
+    def finalizers():
+        return [f for f in list(registry.values()) if f._callback == process.sender.flush]
+
+    with use_sdk(server.url) as process:
+        with thunder.program():
+            pass
+        assert len(finalizers()) == loaded
+        (thread,) = (t for t in threading.enumerate() if getattr(t, "_target", None) == process.sender._run)
+        process.sender.stop()
+        thread.join(60)
+    assert finalizers() == []
 
 
 def test_stopping_a_sender_that_never_started():

@@ -246,6 +246,31 @@ async def test_capacity_is_read_again_and_again() -> None:
         assert (await served.chat(program="p"))[0] == 200
 
 
+CONFIG = 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="1025"} 1.0\n'
+
+
+@pytest.mark.parametrize(
+    ("page", "capacity", "used"),
+    [
+        (CONFIG + 'vllm:kv_cache_usage_perc{engine="0"} 6.2e-05\n', 16384, 1),
+        (CONFIG + 'vllm:gpu_cache_usage_perc{engine="0"} 0.5\n', 16384, 8192),
+        (CONFIG + 'vllm:kv_cache_usage_perc{engine="0"} NaN\n', 16384, 0),
+        (CONFIG.replace("1025", "None"), None, 0),
+        (CONFIG.replace("cache_config_info", "cache_configuration"), None, 0),
+        (CONFIG + CONFIG.replace('"0"', '"1"').replace("1025", "513"), 24576, 0),
+        ("<html>502 Bad Gateway</html>", None, 0),
+    ],
+    ids=["tiny", "older name", "not a number", "none", "renamed", "two engines", "garbage"],
+)
+async def test_metrics_are_read_for_what_they_say(page: str, capacity: int | None, used: int) -> None:
+    async with FakeEngine() as engine:
+        engine.pages["/metrics"] = page
+        async with serve([engine]) as served:
+            view = served.runtime.scheduler.backend_view(served.runtime.scheduler.backends[engine.id])
+            assert (view["healthy"], view["capacity_tokens"], view["used_tokens"]) == (True, capacity, used)
+            assert (await served.chat(program="p"))[0] == 200  # served whatever it says
+
+
 async def test_one_hung_metrics_page_stalls_nobody() -> None:
     async with engines(2) as (hung, fine), serve([fine]) as served:
         hung.pages["/metrics"] = hung.pages["/health"] = hangs

@@ -139,7 +139,10 @@ class Paper:
             placed = False
             for program in sorted(chosen, key=lambda program: -program.need):
                 need = program.need
-                fitting = [b for b in fleet.open_to(program) if rooms[b] >= max(1, need)]
+                # Serving the one placed before may have filled a backend that was not even meant for it.
+                fitting = [
+                    b for b in fleet.open_to(program) if min(rooms[b], b.limit - b.used(at)) >= max(1, need)
+                ]
                 if program.last_backend_id is None:
                     backend = least_loaded(fitting)
                 else:
