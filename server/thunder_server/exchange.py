@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
 
 import aiohttp
@@ -141,7 +141,7 @@ class Exchange:
                 }
             )
             await self._client.prepare(self._request)
-        await self._client.write(_QUEUED)
+        await self._taken(self._client.write(_QUEUED))
 
     async def _with_heartbeats(
         self, sending: Coroutine[Any, Any, aiohttp.ClientResponse]
@@ -213,7 +213,7 @@ class Exchange:
                     CallProgressed(at=now, call_id=self._call.id, completion_tokens=meter.events)
                 )
             if passed:
-                await client.write(passed)
+                await self._taken(client.write(passed))
         rest = meter.rest()
         refused = answer.status >= 400 or meter.failed
         self._finish(CallEnd.ENGINE_REFUSED if refused else CallEnd.COMPLETED, meter.usage)
@@ -226,7 +226,7 @@ class Exchange:
         try:
             while chunk := await next_chunk(answer):
                 self._call.touched = self._runtime.now()
-                await client.write(chunk)
+                await self._taken(client.write(chunk))
         except UpstreamError:
             self._finish(CallEnd.BACKEND_FAILED)
             if self._request.transport is not None:
@@ -274,9 +274,20 @@ class Exchange:
     async def _end_stream(self, last: bytes) -> web.StreamResponse:
         assert self._client is not None
         if last:
-            await self._client.write(last)
-        await self._client.write_eof()
+            await self._taken(self._client.write(last))
+        await self._taken(self._client.write_eof())
         return self._client
+
+    async def _taken(self, writing: Awaitable[None]) -> None:
+        """Wait until the client has room for what is written to it. One that reads nothing for as long as an
+        engine may say nothing is as good as gone: it would hold its program's memory for ever."""
+        try:
+            async with asyncio.timeout(self._silence_s):
+                await writing
+        except TimeoutError:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise ConnectionResetError("the client takes nothing any longer") from None
 
 
 def _decoded(stream: Decoder, chunk: bytes) -> bytes:
