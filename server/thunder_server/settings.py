@@ -137,7 +137,7 @@ def load_settings(
     ``flags`` maps field names to what the command line gave; ``None`` (or nothing in a list) counts as not
     given, as an empty variable does. Raises `SettingsError`.
 
-    >>> load_settings({"port": "0"}, {"THUNDER_PORT": "1", "THUNDER_POLL": "2"}).poll
+    >>> load_settings({"backend": ["http://gpu:8000"]}, {"THUNDER_POLL": "2"}).poll
     2.0
     """
     given: dict[str, _Given] = {}
