@@ -135,8 +135,15 @@ class _Server(web.Server):
 class _Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
+
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            try:
+                return await plain.request_handler(request)
+            except web.HTTPExpectationFailed as refusal:  # looked at before any middleware is
+                return from_http(refusal).response(request.path)
+
         return _Server(
-            plain.request_handler,
+            handle,
             request_factory=plain.request_factory,
             handler_cancellation=plain.handler_cancellation,
             loop=plain._loop,
