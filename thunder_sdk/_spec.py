@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from thunder_sdk import wire
-from thunder_sdk._config import seconds
+from thunder_sdk._config import seconds, strings
 from thunder_sdk._dialects import Identity
 from thunder_sdk._environment import DockerEnvironment
 from thunder_sdk._exceptions import ThunderConfigError
@@ -66,13 +66,15 @@ class Spec:
             raise ThunderConfigError(
                 "environment= is not available yet; start the container yourself and declare it"
             )
+        if parent is not None and parent == program_id:
+            raise ThunderConfigError(f"parent: {parent} cannot be its own parent")
         return cls(
             name=None if name is None else checked_text("name", name),
             program_id=_id("program_id", program_id),
             parent=_id("parent", parent) if isinstance(parent, str) else parent,
             group=_id("group", group),
             priority=_integer("priority", priority),
-            tags=_tags(tags),
+            tags=strings("tags", tags),
             metadata=_metadata(metadata or {}),
             expected_context=_integer("expected_context", expected_context, least=0),
             lease=None if lease is None else seconds("lease", lease, positive=True),
@@ -126,15 +128,6 @@ def _integer(name: str, value: object, *, least: int | None = None) -> int | Non
             f"{name} must be an int{'' if least is None else f' of at least {least}'}, not {value!r}"
         )
     return value
-
-
-def _tags(tags: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(tags, str):
-        raise ThunderConfigError('tags is a sequence of strings: write ("nightly",), not "nightly"')
-    tags = tuple(tags)
-    if not all(isinstance(tag, str) for tag in tags):
-        raise ThunderConfigError(f"tags must be strings, not {tags!r}")
-    return tags
 
 
 def _metadata(metadata: Mapping[str, object]) -> Mapping[str, object]:

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _PROGRESS_EVERY: Final = 32  # events of a stream between two words about it to the core
 _QUEUED: Final = b": queued\n\n"
 _LARGEST_ANSWER: Final = 1 << 30
+_MOST_WORDS: Final = 1000  # bytes of an engine's complaint that fit into a message
 
 
 class Exchange:
@@ -262,14 +263,13 @@ class Exchange:
         """The engine's whole answer as an event, for a client that was promised a stream meanwhile."""
         try:
             value = json.loads(plain or b"")
-            body = json.dumps(value).encode() if isinstance(value, dict) else None
         except (ValueError, RecursionError):
-            body = None
-        if body is None:
-            body = refusals.of_failure(BackendFailed(f"The backend answered with status {status}.")).body(
-                self._path
-            )
-        return error_event(body, self._path)
+            value = None
+        if isinstance(value, dict) and (status < 400 or "error" in value):
+            return error_event(json.dumps(value).encode(), self._path)
+        words = (plain or b"")[:_MOST_WORDS].decode(errors="replace").strip()
+        message = f"The backend answered with status {status}{f': {words}' if words else '.'}"
+        return refusals.of_failure(BackendFailed(message)).event(self._path)
 
     async def _end_stream(self, last: bytes) -> web.StreamResponse:
         assert self._client is not None

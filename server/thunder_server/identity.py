@@ -133,7 +133,7 @@ def _priority(headers: Headers) -> int | None:
     if not value:
         return None
     try:
-        priority = int(value)
+        priority = int(_plain(value))
     except ValueError:
         priority = _PRIORITY_LIMIT
     if not -_PRIORITY_LIMIT < priority < _PRIORITY_LIMIT:
@@ -146,12 +146,19 @@ def _max_wait(headers: Headers) -> float | None:
     if not value:
         return None
     try:
-        seconds = float(value)
+        seconds = float(_plain(value))
     except ValueError:
         seconds = math.nan
     if not 0.0 <= seconds < math.inf:
         raise invalid(f"{wire.MAX_WAIT} must be seconds, 0 or more; 0 means only if free now.", wire.MAX_WAIT)
     return seconds
+
+
+def _plain(number: str) -> str:
+    """Python also reads ``1_0`` and digits of other scripts; nobody who sends a header means those."""
+    if "_" in number or not number.isascii():
+        raise ValueError("no plain number")
+    return number
 
 
 def _flag(headers: Headers, name: str) -> bool:

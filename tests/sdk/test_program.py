@@ -48,6 +48,8 @@ async def test_async_programs_nest(server):
         assert (root.parent_id, root.group) == (None, None)
         assert thunder.program(parent=inner, group="h", priority=0).group == "h"
         assert thunder.program(parent="somebody").parent_id == "somebody"
+        again = thunder.program(program_id=inner.id, parent=inner)  # nobody is their own parent
+        assert (again.parent_id, again.group) == (outer.id, "g")
     assert server.programs[inner.id].fields["priority"] == 3
 
 
@@ -281,6 +283,7 @@ def test_repr():
     [
         {"name": "x" * 201}, {"name": 7}, {"program_id": "a b"}, {"program_id": ".."}, {"program_id": 7},
         {"parent": "a/b"}, {"group": ""}, {"priority": 1.5}, {"priority": True}, {"tags": "nightly"},
+        {"tags": 5}, {"parent": 5}, {"parent": "a", "program_id": "a"},
         {"tags": [1]}, {"metadata": {"x": object()}}, {"metadata": [1]}, {"metadata": {"x": float("nan")}},
         {"expected_context": -1}, {"lease": 0}, {"max_wait": -1}, {"max_wait": float("nan")},
         {"environment": thunder.DockerEnvironment("python:3.12")},

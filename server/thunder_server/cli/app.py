@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from thunder_server.cli import backends, demo, doctor, emulate, programs, serve, top, why
+from thunder_server.cli import backends, demo, doctor, emulate, programs, serve, simulate, top, why
 
 app = typer.Typer(
     name="thunder",
@@ -24,5 +24,5 @@ def thunder() -> None:
     """Schedule whole agent runs, not single requests."""
 
 
-for command in (demo, serve, emulate, top, programs, backends, why, doctor):
+for command in (demo, serve, emulate, simulate, top, programs, backends, why, doctor):
     command.register(app)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from thunder_server.cli.serve import SpreadBackends
+from thunder_server.cli.words import SpreadBackends
 
 
 def register(app: typer.Typer) -> None:

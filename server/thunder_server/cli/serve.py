@@ -6,29 +6,12 @@ import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from thunder_server.cli.api import fail
+from thunder_server.cli.words import SpreadBackends
 
 if TYPE_CHECKING:
     from thunder_server.settings import Settings
-
-
-class SpreadBackends(TyperCommand):
-    """``--backend`` takes several: every word after it, up to the next option, is one more."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        spread: list[str] = []
-        taking = False
-        for word in args:
-            if word.startswith("-"):
-                taking = word == "--backend" or word.startswith("--backend=")
-                spread.append(word)
-            elif taking and spread[-1] != "--backend":
-                spread += ["--backend", word]
-            else:
-                spread.append(word)
-        return super().parse_args(ctx, spread)
 
 
 def register(app: typer.Typer) -> None:

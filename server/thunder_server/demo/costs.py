@@ -1,9 +1,4 @@
-"""Where the engines' memory went: a run as space × time, ∫ tokens dt, in token-seconds.
-
-    total = decode + prefill + recompute + unused + caching
-
-The last three are waste: contexts that were evicted and prefilled again, memory that lay idle on one replica
-while somebody queued, and contexts that were held while a tool ran.
+"""Where the engines' memory went, by what agents and the server have seen (see `simulation.costs.Cost`).
 
 An engine does not say when a call's prefill ended. How long prefilling a token and generating one took is
 fitted over all calls of the run (least squares), and each call's time is divided in that proportion. Where
@@ -14,25 +9,12 @@ they leave. So the five together never exceed capacity × time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 from thunder_server.demo.records import Called
 from thunder_server.demo.timeline import Activity, Lane, Segment, recomputed_tokens
-
-
-@dataclass(slots=True)
-class Cost:
-    """Token-seconds by what they were spent on."""
-
-    decode: float = 0.0
-    prefill: float = 0.0
-    recompute: float = 0.0
-    unused: float = 0.0
-    caching: float = 0.0
-
-    def rounded(self) -> dict[str, int]:
-        return {one.name: round(getattr(self, one.name)) for one in fields(self)}
+from thunder_server.simulation.costs import Cost
 
 
 @dataclass(frozen=True, slots=True)

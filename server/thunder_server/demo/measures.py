@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +10,7 @@ from thunder_server.demo import costs
 from thunder_server.demo.records import Called, Closed, Opened
 from thunder_server.demo.run import Run
 from thunder_server.demo.timeline import Lane, draw, recomputed_tokens
+from thunder_server.simulation.results import row
 
 SEED = 0  # sessions, texts and their order are the same in every demo
 
@@ -35,7 +34,6 @@ def measure(run: Run) -> Result:
     calls = run.of(Called)
     makespan = max(run.ended - run.started, 1e-9)
     lanes = draw(run)
-    waits = sorted(call.wait_s for call in calls)
     kinds = Counter(transition["type"] for transition in run.transitions)
     moves = sum(
         1
@@ -48,41 +46,27 @@ def measure(run: Run) -> Result:
         block_size=engines.block_size,
         makespan=makespan,
     )
-    row = {
-        "policy": run.task.policy,
-        "signals": "explicit",
-        "workload": run.task.workload,
-        "seed": SEED,
-        "programs": len(lanes),
-        "replicas": engines.replicas,
-        "kv_tokens": engines.kv_tokens,
-        "working_set": round(working_set(run) / (engines.kv_tokens * engines.replicas), 3),
-        "makespan_s": round(makespan, 3),
-        "steps_per_min": round(60 * len(calls) / makespan, 1),
-        "output_tokens_per_s": round(sum(call.completion_tokens for call in calls) / makespan, 1),
-        "hit_rate": hit_rate(run),
-        "recomputed_tokens": recomputed(run),
-        "wait_s": {
-            name: round(percentile(waits, share), 3)
-            for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
-        },
-        "pauses": kinds["program.paused"],
-        "restores": kinds["program.restored"],
-        "moves": moves,
-        "cost_token_s": cost.rounded() if cost is not None else None,
-    }
-    return Result(run=run, row=row, lanes=lanes)
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The nearest rank; 0 of nothing.
-
-    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5)
-    2.0
-    """
-    if not ordered:
-        return 0.0
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    figures = row(
+        policy=run.task.policy,
+        signals="explicit",
+        workload=run.task.workload,
+        seed=SEED,
+        programs=len(lanes),
+        replicas=engines.replicas,
+        kv_tokens=engines.kv_tokens,
+        working_set=working_set(run) / (engines.kv_tokens * engines.replicas),
+        makespan_s=makespan,
+        calls=len(calls),
+        output_tokens=sum(call.completion_tokens for call in calls),
+        hit_rate=hit_rate(run),
+        recomputed_tokens=recomputed(run),
+        waits=[call.wait_s for call in calls],
+        pauses=kinds["program.paused"],
+        restores=kinds["program.restored"],
+        moves=moves,
+        cost=cost,
+    )
+    return Result(run=run, row=figures, lanes=lanes)
 
 
 def hit_rate(run: Run) -> float | None:

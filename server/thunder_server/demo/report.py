@@ -1,7 +1,8 @@
 """The page at the end: everything that was seen, in one file that needs no network.
 
-The template, its style and its script are beside this module in ``page/``. Figures are written as HTML, so
-that they can be read without JavaScript; the script draws the timelines from the JSON inside the page.
+The template and its script are beside this module in ``page/``; its style is the ``look`` of all our pages.
+Figures are written as HTML, so that they can be read without JavaScript; the script draws the timelines from
+the JSON inside the page.
 """
 
 from __future__ import annotations
@@ -21,14 +22,7 @@ from thunder_server.demo.run import Emulated
 from thunder_server.demo.story import Outline, Pair
 from thunder_server.demo.table import figures, verdict
 from thunder_server.demo.timeline import Activity, Lane, Segment, recomputed_tokens
-
-_COSTS = (
-    ("decode", "generating", "var(--accent)"),
-    ("prefill", "prefilling", "var(--prefill)"),
-    ("recompute", "prefilling again", "var(--again)"),
-    ("caching", "held while a tool runs", "var(--acting)"),
-    ("unused", "idle while somebody waits", "var(--waiting)"),
-)
+from thunder_server.look import cost_bars, css
 
 
 def page(story: Outline, pairs: Sequence[Pair], notes: Sequence[str]) -> str:
@@ -45,7 +39,7 @@ def page(story: Outline, pairs: Sequence[Pair], notes: Sequence[str]) -> str:
         ),
         "chapters": "\n".join(_chapter(pair, number) for number, pair in enumerate(pairs)),
         "notes": "\n".join(f"<li>{html.escape(note)}</li>" for note in notes),
-        "css": _asset("report.css"),
+        "css": css(),
         "js": _asset("report.js"),
         # "</" would end the script element that holds it.
         "data": json.dumps([_pair_data(pair) for pair in pairs], separators=(",", ":")).replace("</", "<\\/"),
@@ -80,7 +74,7 @@ def _chapter(pair: Pair, number: int) -> str:
 <div data-draw="steps {number}"></div>
 <div class="keys"><span><b style="background:var(--plain)"></b>{names[0]}</span>
 <span><b style="background:var(--accent)"></b>{names[1]}</span></div>
-{_cost_bars(runs)}</div>
+{cost_bars([(run.run.task.policy, run.row["cost_token_s"]) for run in runs])}</div>
 <div class="card"><table><tr><th></th><th>{names[0]}</th><th>{names[1]}</th></tr>{rows}</table></div>
 </div>
 {lanes}
@@ -108,29 +102,6 @@ def _tile(name: str, without: float | None, scheduled: float | None, how: str) -
         for kind, value in (("", without), ("scheduled", scheduled))
     )
     return f'<div class="card tile"><div class="name">{name}</div>{bars}</div>'
-
-
-def _cost_bars(runs: Sequence[Result]) -> str:
-    """What the engines' memory was spent on, one bar a run on a common scale."""
-    if any(result.row["cost_token_s"] is None for result in runs):
-        return ""
-    most = max(sum(result.row["cost_token_s"].values()) for result in runs) or 1
-    bars = []
-    for result in runs:
-        cost = result.row["cost_token_s"]
-        pieces = "".join(
-            f'<i style="flex:none;width:{100 * cost[key] / most:.2f}%;background:{colour}" '
-            f'data-tip="{name}: {cost[key] / 1e6:.1f} M token-seconds"></i>'
-            for key, name, colour in _COSTS
-        )
-        bars.append(
-            f'<div class="cost"><small>{html.escape(result.run.task.policy)}</small><div>{pieces}</div></div>'
-        )
-    keys = "".join(f'<span><b style="background:{colour}"></b>{name}</span>' for _, name, colour in _COSTS)
-    return (
-        '<div class="head costs"><h3>What KV memory was spent on</h3><small>tokens × seconds</small></div>'
-        f'{"".join(bars)}<div class="keys">{keys}</div>'
-    )
 
 
 def _run(result: Result, pair: int, index: int) -> str:

@@ -50,6 +50,22 @@ class EnginePreset:
     max_num_seqs: int
     max_num_batched_tokens: int
 
+    def call_seconds(self, prompt: int, new: int, output: int) -> float:
+        """How long a call takes by itself, of whose ``prompt`` tokens only ``new`` have to be computed.
+
+        >>> round(PRESETS["cpu-small"].call_seconds(prompt=3000, new=100, output=11), 4)
+        0.2675
+        """
+        chunks = -(-new // self.max_num_batched_tokens)
+        steps = output - 1  # the first token comes with the prefill
+        time = self.time
+        return (
+            (chunks + steps) * time.base
+            + new * time.per_prefill_token
+            + steps * time.per_sequence
+            + (chunks * (prompt - new / 2) + steps * (prompt + output / 2)) * time.per_resident_token
+        )
+
 
 PRESETS = {
     preset.name: preset

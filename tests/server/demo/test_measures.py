@@ -10,6 +10,7 @@ from thunder_server.demo import costs, measures
 from thunder_server.demo.costs import Pace, fit_pace
 from thunder_server.demo.records import Called
 from thunder_server.demo.timeline import Activity, draw
+from thunder_server.simulation.results import percentile
 
 from .samples import BACKENDS, a_run, call
 
@@ -74,7 +75,7 @@ class TestRow:
 
     @pytest.mark.parametrize(("share", "value"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
     def test_percentiles(self, share: float, value: int) -> None:
-        assert measures.percentile(list(range(1, 101)), share) == value
+        assert percentile(list(range(1, 101)), share) == value
 
 
 class TestTimeline:

@@ -294,7 +294,12 @@ async def test_a_queued_stream_is_told_that_it_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [(b'{"error": {"message":\n "full"}}', "full"), (b"<html>", "The backend answered with status 429.")],
+    [
+        (b'{"error": {"message":\n "full"}}', "full"),
+        (b"<html>", "The backend answered with status 429: <html>"),
+        (b'{"detail": "no"}', 'The backend answered with status 429: {"detail": "no"}'),
+        (b"", "The backend answered with status 429."),
+    ],
 )
 async def test_what_is_refused_after_the_comments_is_one_error_event(body: bytes, message: str) -> None:
     async def refuse(seen: Seen, reply: Reply) -> None:

@@ -124,6 +124,7 @@ LONG = b"x" * 200_000
         (b"GET /v1/models HTTP/1.1\r\nHost: t\r\nX: " + LONG + b"\r\n\r\n", 431),
         (b"GET /" + LONG + b" HTTP/1.1\r\nHost: t\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: t\r\n" + b"X: y\r\n" * 5000 + b"\r\n", 431),
+        (b"GET /v1/models HTTP/1.1\r\nHost: t\r\nExpect: a miracle\r\n\r\n", 417),
     ],
 )
 async def test_what_is_no_http_is_refused_in_shape_and_the_answer_arrives(

@@ -1,0 +1,301 @@
+"""The scheduler under virtual time: agents that replay sessions, on simulated engines.
+
+The simulator is a runtime as the server's is: it hands the core what happens and performs what the core
+decides. Time jumps from one thing that happens to the next, so that hours take seconds, and equal inputs give
+equal results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from thunder_server.core import Policy, Scheduler, SchedulerConfig
+from thunder_server.core.decisions import Cancel, Decision, Dispatch, Pause, Refuse
+from thunder_server.core.events import (
+    BackendAdded,
+    BackendReported,
+    CallArrived,
+    CallEnd,
+    CallFinished,
+    Event,
+    Tick,
+)
+from thunder_server.simulation.engine import Request
+from thunder_server.simulation.prompts import Prompt, Prompts
+from thunder_server.simulation.replay import Agent, Signals
+from thunder_server.simulation.replica import Job, Replica
+from thunder_server.simulation.results import Outcome, ProgramRun, Served
+from thunder_server.simulation.time_model import EnginePreset
+from thunder_server.simulation.timeline import Timeline
+from thunder_server.simulation.workload import Session, Turn
+
+CHARS_PER_TOKEN = 4
+PATIENCE_S = 1e9
+"""Nobody gives up waiting: it is fixed work, and how long calls wait is among what is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A session that begins at ``at`` seconds, as a program of ``group``."""
+
+    session: Session
+    at: float = 0.0
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """The engines: ``replicas`` of them with ``kv_tokens`` each."""
+
+    preset: EnginePreset
+    replicas: int
+    kv_tokens: int
+    block_size: int = 16
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that they take."""
+        return min(self.preset.max_model_len, self.kv_tokens // self.block_size * self.block_size)
+
+
+class Simulator:
+    """One run: programs under a policy on engines. Equal arguments give equal results.
+
+    >>> from thunder_server.core import make_policy
+    >>> from thunder_server.simulation.time_model import PRESETS
+    >>> from thunder_server.simulation.workload import recorded
+    >>> sessions = [session.window(0, 3) for session in recorded().sessions[:4]]
+    >>> machines = Machines(preset=PRESETS["h100-qwen30b"], replicas=1, kv_tokens=400_000)
+    >>> simulator = Simulator(
+    ...     [Start(session=session) for session in sessions], machines, policy=make_policy("paper")
+    ... )
+    >>> outcome = simulator.run()
+    >>> len(outcome.programs), len(outcome.served), outcome.failed_calls
+    (4, 12, 0)
+    """
+
+    def __init__(
+        self,
+        starts: Sequence[Start],
+        machines: Machines,
+        *,
+        policy: Policy,
+        signals: Signals = Signals.EXPLICIT,
+        check: bool = False,
+    ) -> None:
+        self.timeline = Timeline()
+        self.signals = signals
+        self.machines = machines
+        self.outcome = Outcome(kv_tokens=machines.kv_tokens * machines.replicas)
+        self._scheduler = Scheduler(policy=policy, config=SchedulerConfig(max_wait_s=PATIENCE_S))
+        self._check = check
+        self._systems: dict[str, int] = {}
+        self._versions = count(1)
+        self._call_ids = count(1)
+        self._calls: dict[str, _Call] = {}
+        self._idle: dict[str, tuple[Replica, int]] = {}  # where acting programs' contexts are
+        self._held_back = False  # a call waits in the scheduler
+        self._queueing: set[str] = set()  # engines in which requests wait
+        self._wake: float | None = None
+        self._left = len(starts)
+        self._replicas: dict[str, Replica] = {}
+        for number in range(machines.replicas):
+            self._add_replica(f"replica-{number}")
+        for start in starts:
+            agent = Agent(self, start.session, group=start.group, done=self._root_done)
+            self.timeline.at(start.at, agent.start)
+
+    def run(self) -> Outcome:
+        """Until the last program has ended."""
+        self.timeline.run(lambda: not self._left)
+        outcome, counters = self.outcome, self._scheduler.counters
+        outcome.makespan_s = self.timeline.now
+        outcome.restores, outcome.moves = counters.restores, counters.moves
+        outcome.contexts.settle(self.timeline.now)
+        for replica in self._replicas.values():
+            replica.memory.settle(self.timeline.now)
+            outcome.preemptions += replica.engine.counters.preemptions
+            outcome.recomputed_tokens += replica.engine.counters.recomputed_tokens
+            outcome.costs.append(replica.memory.cost)
+        return outcome
+
+    # --- the runtime's part
+
+    def post(self, event: Event) -> None:
+        """Tell the scheduler, and do as it says."""
+        scheduler = self._scheduler
+        for decision in scheduler.handle(event):
+            self._perform(decision)
+        if self._check:
+            scheduler.check_invariants()
+        if self._held_back != bool(scheduler.waiting_calls):
+            self._held_back = not self._held_back
+            self._weigh_want()
+        due = scheduler.next_deadline()
+        if due is not None and (self._wake is None or due < self._wake):
+            self._wake = due
+            self.timeline.at(due, self._woken)
+
+    def _woken(self) -> None:
+        if self._wake is not None and self.timeline.now >= self._wake:
+            self._wake = None
+            self.post(Tick(at=self.timeline.now))
+
+    def _perform(self, decision: Decision) -> None:
+        match decision:
+            case Dispatch(call_id=call_id, backend_id=backend_id):
+                # Not at once: this may be in the middle of what another event brings about.
+                call, replica = self._calls[call_id], self._replicas[backend_id]
+                self.timeline.at(self.timeline.now, lambda: self._send(call, replica))
+            case Pause(program_id=program_id, backend_id=backend_id):
+                if backend_id is not None:
+                    self.outcome.programs[program_id].pauses += 1
+                self._forget_context(program_id)
+            case Refuse(message=message) | Cancel(message=message):
+                raise AssertionError(f"nobody is refused by a scheduler that everybody waits for: {message}")
+            case _:
+                pass
+
+    def _send(self, call: _Call, replica: Replica) -> None:
+        self._forget_context(call.program_id)
+        call.dispatched = self.timeline.now
+        call.replica = replica
+        if call.job.request.prompt_tokens + call.job.request.output_tokens > self.machines.longest:
+            self._finished(call, CallEnd.ENGINE_REFUSED)
+        else:
+            replica.add(call.job)
+
+    def _first_token(self, call: _Call) -> None:
+        call.first_token = self.timeline.now
+
+    def _finished(self, call: _Call, end: CallEnd) -> None:
+        now = self.timeline.now
+        del self._calls[call.job.request.id]
+        request = call.job.request
+        completed = end is CallEnd.COMPLETED
+        if completed:
+            self.outcome.served.append(
+                Served(
+                    program_id=call.program_id,
+                    answered=now,
+                    wait_s=call.dispatched - call.arrived,
+                    first_token_s=call.first_token - call.arrived,
+                    total_s=now - call.arrived,
+                    prompt_tokens=request.prompt_tokens,
+                    output_tokens=request.output_tokens,
+                    cached_tokens=request.cached_tokens,
+                    known_tokens=call.job.known_tokens,
+                )
+            )
+            assert call.replica is not None
+            self._keep_context(call.program_id, call.replica, request.prompt_tokens + request.output_tokens)
+        else:
+            self.outcome.failed_calls += 1
+        self.post(
+            CallFinished(
+                at=now,
+                call_id=request.id,
+                end=end,
+                prompt_tokens=request.prompt_tokens if completed else None,
+                completion_tokens=request.output_tokens if completed else None,
+                cached_tokens=request.cached_tokens if completed else None,
+            )
+        )
+        self.timeline.at(now, lambda: call.done(completed))
+
+    # --- what agents ask for
+
+    def prompts(self, session: Session) -> Prompts:
+        """The names of what this session will send."""
+        return Prompts(session, self.machines.block_size, self._systems, self._versions)
+
+    def call(self, program_id: str, turn: Turn, prompt: Prompt, done: Callable[[bool], None]) -> None:
+        """Send a turn; ``done`` hears whether it was answered."""
+        now = self.timeline.now
+        request = Request(
+            id=f"call-{next(self._call_ids)}",
+            prompt_tokens=turn.prompt_tokens,
+            output_tokens=turn.output_tokens,
+            block_hashes=prompt.blocks,
+        )
+        job = Job(
+            request=request,
+            known_tokens=prompt.known_tokens,
+            first=lambda: self._first_token(call),
+            done=lambda: self._finished(call, CallEnd.COMPLETED),
+        )
+        call = _Call(program_id, job, now, done)
+        self._calls[request.id] = call
+        self.outcome.contexts.put(program_id, turn.prompt_tokens + turn.output_tokens, now)
+        self.post(
+            CallArrived(
+                at=now,
+                call_id=request.id,
+                program_id=program_id,
+                prompt_chars=turn.prompt_tokens * CHARS_PER_TOKEN,
+            )
+        )
+
+    def began(self, program_id: str) -> None:
+        """A program sends its first call."""
+        self.outcome.programs[program_id] = ProgramRun(started=self.timeline.now)
+
+    def ended(self, program_id: str, alone_s: float) -> None:
+        """A program is through, or has given up; by itself it would have taken ``alone_s``."""
+        program = self.outcome.programs[program_id]
+        program.ended, program.alone_s = self.timeline.now, alone_s
+        self.outcome.contexts.put(program_id, 0, program.ended)
+        self._forget_context(program_id)
+
+    def _root_done(self, _: float) -> None:
+        self._left -= 1
+
+    # --- the account of memory
+
+    def _add_replica(self, name: str) -> None:
+        machines = self.machines
+        replica = Replica(name, machines.preset, machines.kv_tokens, machines.block_size, self.timeline)
+        replica.queueing = lambda waits: self._queues(name, waits=waits)
+        self._replicas[name] = replica
+        self.post(BackendAdded(at=0.0, backend_id=name))
+        capacity = replica.engine.capacity_tokens
+        self.post(BackendReported(at=0.0, backend_id=name, healthy=True, capacity_tokens=capacity))
+
+    def _keep_context(self, program_id: str, replica: Replica, tokens: int) -> None:
+        replica.memory.settle(self.timeline.now)
+        replica.memory.held += tokens
+        self._idle[program_id] = (replica, tokens)
+
+    def _forget_context(self, program_id: str) -> None:
+        if program_id in self._idle:
+            replica, tokens = self._idle.pop(program_id)
+            replica.memory.settle(self.timeline.now)
+            replica.memory.held -= tokens
+
+    def _queues(self, name: str, *, waits: bool) -> None:
+        if waits:
+            self._queueing.add(name)
+        else:
+            self._queueing.discard(name)
+        self._weigh_want()
+
+    def _weigh_want(self) -> None:
+        """What is idle is wanted if the scheduler holds calls back, or they queue at another engine."""
+        for name, replica in self._replicas.items():
+            replica.memory.settle(self.timeline.now)
+            replica.memory.wanted = self._held_back or bool(self._queueing - {name})
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call under way; times are virtual seconds."""
+
+    program_id: str
+    job: Job
+    arrived: float
+    done: Callable[[bool], None]
+    dispatched: float = 0.0
+    first_token: float = 0.0
+    replica: Replica | None = None
