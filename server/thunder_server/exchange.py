@@ -15,6 +15,7 @@ from multidict import CIMultiDict
 from thunder_sdk import wire
 from thunder_server import refusals
 from thunder_server.apis import Api
+from thunder_server.backend_spec import PRIORITY_SIGN, BackendSpec
 from thunder_server.calls import Call, CallInterrupted
 from thunder_server.codecs import Decoder, Undecodable, decode, decoder
 from thunder_server.core.decisions import Cancel, Dispatch, Refuse
@@ -48,6 +49,7 @@ class Exchange:
         *,
         heartbeat_s: float,
         silence_s: float,
+        engine_priority: bool,
     ) -> None:
         self._runtime = runtime
         self._call = call
@@ -58,6 +60,7 @@ class Exchange:
         self._path = call.arrived.path
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
+        self._engine_priority = engine_priority
         self._client: web.StreamResponse | None = None  # a stream to the client that has begun
 
     async def serve(self) -> web.StreamResponse:
@@ -124,9 +127,16 @@ class Exchange:
             "POST",
             f"{self._path}?{query}" if query else self._path,
             self._headers,
-            self._body.forward,
+            self._body.forward_with(self._priority(backend.spec))
+            if self._engine_priority
+            else self._body.forward,
             silence_s=self._silence_s,
         )
+
+    def _priority(self, backend: BackendSpec) -> int:
+        """The program's priority as this backend counts; 0 where there is nothing to say."""
+        program = self._runtime.scheduler.program(self._call.program_id)
+        return 0 if program is None else program.priority * PRIORITY_SIGN.get(backend.engine, 0)
 
     # --- the queue -------------------------------------------------------------------------------------
 

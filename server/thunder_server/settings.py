@@ -99,6 +99,7 @@ class Settings(BaseModel):
     max_wait: SecondsOrZero = 540.0
     queue_heartbeat: Seconds = 10.0
     max_body: Annotated[int, BeforeValidator(no_bool), BeforeValidator(_size), Field(gt=0, le=2**40)] = 2**26
+    engine_priority: bool = False
     poll: Annotated[float, BeforeValidator(no_bool), Field(ge=0.05, le=3600)] = 1.0
 
     @property
