@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -11,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 EngineName = Literal["vllm", "openai"]
 ENGINES: Final[tuple[EngineName, ...]] = ("vllm", "openai")
 ENGINES_TO_COME: Final = frozenset({"sglang"})
+PRIORITY_SIGN: Final[Mapping[EngineName, int]] = {"vllm": -1}
+"""Which way engines count that read a ``priority`` in the body: vLLM serves the lower number earlier."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 

@@ -23,7 +23,6 @@ Headers = CIMultiDictProxy[str]
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
-_PRIORITY_LIMIT: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +134,8 @@ def _priority(headers: Headers) -> int | None:
     try:
         priority = int(_plain(value))
     except ValueError:
-        priority = _PRIORITY_LIMIT
-    if not -_PRIORITY_LIMIT < priority < _PRIORITY_LIMIT:
+        priority = wire.MAX_PRIORITY + 1
+    if abs(priority) > wire.MAX_PRIORITY:
         raise invalid(f"{wire.PRIORITY} must be a whole number; higher is served earlier.", wire.PRIORITY)
     return priority
 

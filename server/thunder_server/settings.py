@@ -99,6 +99,7 @@ class Settings(BaseModel):
     max_wait: SecondsOrZero = 540.0
     queue_heartbeat: Seconds = 10.0
     max_body: Annotated[int, BeforeValidator(no_bool), BeforeValidator(_size), Field(gt=0, le=2**40)] = 2**26
+    engine_priority: bool = False
     poll: Annotated[float, BeforeValidator(no_bool), Field(ge=0.05, le=3600)] = 1.0
 
     @property
@@ -126,7 +127,7 @@ def load_settings(
     ``flags`` maps field names to what the command line gave; ``None`` (or nothing in a list) counts as not
     given, as an empty variable does. Raises `SettingsError`.
 
-    >>> load_settings({"port": "0"}, {"THUNDER_PORT": "1", "THUNDER_POLL": "2"}).poll
+    >>> load_settings({"backend": ["http://gpu:8000"]}, {"THUNDER_POLL": "2"}).poll
     2.0
     """
     given: dict[str, _Given] = {}
