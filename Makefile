@@ -34,7 +34,7 @@ demo: $(VENV)/.demo
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 $(ARGS)
 
-check: lint types contracts
+check: lint types contracts coverage
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -49,7 +49,7 @@ contracts: $(VENV)/.dev
 # The core and the SDK are measured by their own suites alone, so that a branch is covered on purpose.
 coverage: $(VENV)/.dev
 	rm -f .coverage .coverage.*
-	$(BIN)/coverage run -m pytest -q -n 2 tests/sdk tests/server/core
+	$(BIN)/coverage run -m pytest -q -n 2 -m "not slow" tests/sdk tests/server/core
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100
 

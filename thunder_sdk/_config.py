@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from thunder_sdk import wire
@@ -18,6 +20,7 @@ STRICT = "THUNDER_STRICT"
 DISABLED = "THUNDER_DISABLED"
 PROGRAM_CONTEXT = "THUNDER_PROGRAM_CONTEXT"
 
+_HOST = re.compile(r"[^\s*/\\@?#%]+")
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _PORTS = {"http": 80, "https": 443}
 
@@ -57,20 +60,16 @@ class Config:
         root, source = (
             (base_url, "base_url") if base_url is not None else (environ.get(BASE_URL) or None, BASE_URL)
         )
-        if isinstance(dialects, str) or isinstance(tag_hosts, str):
-            raise ThunderConfigError(
-                'dialects and tag_hosts are sequences: write ("thunder",), not "thunder"'
-            )
         return cls(
             base_url=None if root is None else _root(root, source),
-            api_key=(environ.get(API_KEY) if api_key is None else api_key) or None,
+            api_key=_key(environ.get(API_KEY), API_KEY) if api_key is None else _key(api_key, "api_key"),
             strict=_flag(environ, STRICT) if strict is None else strict,
             disabled=_flag(environ, DISABLED) if disabled is None else disabled,
-            dialects=tuple(_dialect(name) for name in dialects),
-            tag_hosts=frozenset(_tag_host(entry) for entry in tag_hosts),
+            dialects=tuple(_dialect(name) for name in strings("dialects", dialects)),
+            tag_hosts=frozenset(_tag_host(entry) for entry in strings("tag_hosts", tag_hosts)),
             lease=seconds("lease", lease, positive=True),
             timeout=seconds("timeout", timeout, positive=True),
-            verify=verify,
+            verify=_verify(verify),
         )
 
     @property
@@ -108,7 +107,17 @@ def seconds(name: str, value: float, *, positive: bool = False) -> float:
         raise ThunderConfigError(
             f"{name} must be {'more than 0' if positive else '0 or more'} s, not {value!r}"
         )
+    if value > wire.MAX_SECONDS:
+        raise ThunderConfigError(f"{name} must be at most {wire.MAX_SECONDS} s, not {value!r}")
     return float(value)
+
+
+def strings(name: str, value: object) -> tuple[str, ...]:
+    """`value` as a tuple of strings, else ThunderConfigError; one string alone is a slip."""
+    entries = tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
+    if entries is None or not all(isinstance(entry, str) for entry in entries):
+        raise ThunderConfigError(f'{name} is a sequence of strings: write ["…"], not {value!r}')
+    return entries
 
 
 def _flag(environ: Mapping[str, str], name: str) -> bool:
@@ -124,6 +133,23 @@ def _root(url: object, source: str) -> str:
         raise ThunderConfigError(f"{source}: {error}") from error
 
 
+def _key(key: object, source: str) -> str | None:
+    """What fits into a header; None for nothing."""
+    if key is None or key == "":
+        return None
+    if not isinstance(key, str) or not key.isascii() or not key.isprintable() or " " in key:
+        raise ThunderConfigError(f"{source} must be printable ASCII without spaces")
+    return key
+
+
+def _verify(verify: object) -> Verify:
+    if isinstance(verify, (bool, ssl.SSLContext)) or (isinstance(verify, str) and Path(verify).exists()):
+        return verify
+    raise ThunderConfigError(
+        f"verify must be a bool, an ssl.SSLContext or an existing CA file, not {verify!r}"
+    )
+
+
 def _dialect(name: str) -> str:
     if name not in DIALECTS:
         raise ThunderConfigError(f"unknown dialect {name!r}; there are {', '.join(DIALECTS)}")
@@ -134,9 +160,15 @@ def _tag_host(entry: str) -> tuple[str | None, str, int | None]:
     try:
         parts = urlsplit(entry if "://" in entry else f"//{entry}")
         host, port = parts.hostname, parts.port
-    except (TypeError, ValueError):
+    except ValueError:
         host, port = None, None
-    if host is None or parts.path not in ("", "/") or parts.query or parts.username is not None:
+    if (
+        host is None
+        or not _HOST.fullmatch(host)
+        or parts.path not in ("", "/")
+        or parts.query
+        or parts.username is not None
+    ):
         raise ThunderConfigError(f"tag_hosts: {entry!r} is neither host, host:port nor origin")
     if parts.scheme:
         return parts.scheme, host, port or _PORTS.get(parts.scheme)

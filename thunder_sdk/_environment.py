@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from thunder_sdk._config import strings
 from thunder_sdk._exceptions import ThunderConfigError
 
 
@@ -45,9 +46,7 @@ class DockerEnvironment:
             value = getattr(self, name)
             if value is None and name == "command":
                 continue
-            if isinstance(value, str) or not all(isinstance(entry, str) for entry in value):
-                raise ThunderConfigError(f'{name} is a sequence of strings: write ["…"], not {value!r}')
-            object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, strings(name, value))
         for name in ("workdir", "network"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):

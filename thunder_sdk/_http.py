@@ -48,15 +48,10 @@ class Connection:
         body = None if payload is None else json.dumps(payload).encode()
         if self._connection is not None:
             # The server may have closed an idle connection; that is no outage. All requests may be repeated.
-            with suppress(ConnectionError, http.client.BadStatusLine):
+            with suppress(ConnectionError, http.client.BadStatusLine, ssl.SSLError):
                 return self._exchange(self._connection, method, path, body)
-            self.close()
         self._connection = self._connect()
-        try:
-            return self._exchange(self._connection, method, path, body)
-        except BaseException:
-            self.close()
-            raise
+        return self._exchange(self._connection, method, path, body)
 
     def close(self) -> None:
         """Closes the socket; the next request opens another."""
@@ -78,9 +73,13 @@ class Connection:
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
     ) -> Answer:
-        connection.request(method, self._target + path, body, self._headers)
-        response = connection.getresponse()
-        raw = response.read()
+        try:
+            connection.request(method, self._target + path, body, self._headers)
+            response = connection.getresponse()
+            raw = response.read()
+        except BaseException:
+            self.close()  # half an exchange leaves it fit for nothing
+            raise
         if response.will_close:
             self.close()
         try:

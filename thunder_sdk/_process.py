@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from thunder_sdk._config import Config, Verify
+from thunder_sdk._delivery import Patience
 from thunder_sdk._dialects import OURS
 from thunder_sdk._outbox import Message
 from thunder_sdk._pulse import Beating, Pulse
@@ -145,7 +146,7 @@ def init(
         install(Process(config, SystemSources(), Pulse()))
         return
     before = here()
-    error = before.sender.flush(before.patience, urgent=False)
+    error = before.sender.flush(before.patience, Patience.CALM)
     if error is not None:
         logger.warning("thunder: init replaces a server that has not taken everything: %s", error)
     before.sender.stop()
@@ -155,11 +156,12 @@ def init(
 def flush(timeout: float = 2.0) -> bool:
     """Waits until everything reported so far is with the server, at most `timeout` seconds.
 
-    Returns whether it is. With ``strict`` a failure raises ThunderConnectionError, or ThunderConfigError if
-    the server refuses the key. Blocks: in a coroutine use ``await asyncio.to_thread(thunder.flush)``.
+    Returns whether it is. A server that is away is tried at once, and again until the time is over. With
+    ``strict`` a failure raises ThunderConnectionError, or ThunderConfigError if the server refuses the key.
+    Blocks: in a coroutine use ``await asyncio.to_thread(thunder.flush)``.
     """
     process = here()
-    error = process.sender.flush(timeout)
+    error = process.sender.flush(timeout, Patience.LASTING)
     if error is not None and process.config.strict:
         raise error
     return error is None
@@ -168,7 +170,7 @@ def flush(timeout: float = 2.0) -> bool:
 def shutdown(timeout: float = 2.0) -> None:
     """`flush`, then ends the sender's thread. Open programs end by their lease; later use starts afresh."""
     process = here()
-    error = process.sender.flush(timeout)
+    error = process.sender.flush(timeout, Patience.LASTING)
     process.sender.stop()
     install(process.renewed())
     if error is not None:

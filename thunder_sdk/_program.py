@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, overload
 
@@ -14,6 +15,7 @@ from thunder_sdk import _config, _context, _process, _tracing
 from thunder_sdk._acting import Acting
 from thunder_sdk._atomic import Once
 from thunder_sdk._decorate import F, decorate
+from thunder_sdk._delivery import Patience
 from thunder_sdk._dialects import Identity, body_of, headers_of
 from thunder_sdk._environment import DockerEnvironment
 from thunder_sdk._exceptions import ThunderConfigError, ThunderStateError
@@ -21,7 +23,7 @@ from thunder_sdk._handle import Handle
 from thunder_sdk._life import Life, checked_outcome, outcome_of
 from thunder_sdk._resources import Resources
 from thunder_sdk._spec import CURRENT, Parent, Spec
-from thunder_sdk._waiting import check_delivery, delivered, delivered_async, in_event_loop
+from thunder_sdk._waiting import check_delivery, delivered, delivered_async, in_event_loop, insist
 from thunder_sdk.wire import EventType
 
 
@@ -131,9 +133,9 @@ class Program:
     # --- its life ----------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if self._enter() and not in_event_loop():
-            self._check_entry(delivered(urgent=True))
-        self._frame = _context.push(self, self.span)
+        with self._entering() as asks:
+            if asks and not in_event_loop():
+                insist(delivered(Patience.EAGER))
         return self
 
     def __exit__(
@@ -143,9 +145,9 @@ class Program:
             check_delivery(self.id, delivered(), error)
 
     async def __aenter__(self) -> Self:
-        if self._enter():
-            self._check_entry(await delivered_async(urgent=True))
-        self._frame = _context.push(self, self.span)
+        with self._entering() as asks:
+            if asks:
+                insist(await delivered_async(Patience.EAGER))
         return self
 
     async def __aexit__(
@@ -244,21 +246,25 @@ class Program:
             return None if current is None else Context()
         return _tracing.context_for(self._parent.span, always=self._parent is not current)
 
-    def _enter(self) -> bool:
-        """Opens it; whether the server's answer is to be waited for."""
+    @contextmanager
+    def _entering(self) -> Iterator[bool]:
+        """Opens it, and at the end makes it current; yields whether the server's answer is to be waited for.
+
+        Whoever interrupts that leaves nothing open behind, since the block will not run.
+        """
         self._life.require_open("enter")
         if not self._entered.claim():
             raise ThunderStateError(
                 f"program {self.id} has been entered already; make a new one for a new run"
             )
-        self.open()
-        config = _process.here().config
-        return config.strict and config.control and self._life.owned
-
-    def _check_entry(self, error: Exception | None) -> None:
-        if error is not None:
-            self._life.end("dropped", None)
-            raise error
+        try:
+            self.open()
+            config = _process.here().config
+            yield config.strict and config.control and self._life.owned
+            self._frame = _context.push(self, self.span)
+        except BaseException as error:
+            self._life.end("dropped", error)
+            raise
 
     def _leave(self, error: BaseException | None) -> bool:
         """Makes it no longer current and ends it; whether its delivery is to be waited for."""
@@ -325,6 +331,8 @@ def program(
         @thunder.program("solve", group="eval-1")
         async def solve(task): ...
     """
+    if not isinstance(parent, Program | str | Parent | None):
+        raise ThunderConfigError(f"parent must be a program, an id, CURRENT or None, not {parent!r}")
     spec = Spec.checked(
         name=None if callable(name) else name,
         program_id=program_id,
@@ -348,7 +356,7 @@ def _create(spec: Spec) -> Program:
     above = parent._life.identity if isinstance(parent, Program) else Identity(id="", parent_id=parent)
     identity = Identity(
         id=spec.program_id or f"prg_{_process.here().sources.new_hex()}",
-        parent_id=above.id or above.parent_id,
+        parent_id=above.parent_id if above.id in ("", spec.program_id) else above.id,
         group=above.group if spec.group is None else spec.group,
         priority=above.priority if spec.priority is None else spec.priority,
         max_wait=spec.max_wait,

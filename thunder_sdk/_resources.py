@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from thunder_sdk import wire
 from thunder_sdk._atomic import Once
 from thunder_sdk._exceptions import ThunderConfigError
 from thunder_sdk.wire import EventType, ResourceKind
 
 if TYPE_CHECKING:
     from thunder_sdk._program import Program
+
+
+_DOCKER: Final = frozenset(
+    {ResourceKind.CONTAINER, ResourceKind.IMAGE, ResourceKind.NETWORK, ResourceKind.VOLUME}
+)
+_PROCESS: Final = re.compile(r"[1-9]\d*(:\d+)?", re.ASCII)
 
 
 class HasPid(Protocol):
@@ -74,48 +82,58 @@ class Resources:
 
     def container(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
         """A Docker container, by id or name."""
-        return self._declare(ResourceKind.CONTAINER, ref, keep, host or _docker_host())
+        return self._declare(ResourceKind.CONTAINER, ref, keep, host)
 
     def image(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
         """A Docker image that the program brings; one that was there before is never removed."""
-        return self._declare(ResourceKind.IMAGE, ref, keep, host or _docker_host())
+        return self._declare(ResourceKind.IMAGE, ref, keep, host)
 
     def network(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
         """A Docker network."""
-        return self._declare(ResourceKind.NETWORK, ref, keep, host or _docker_host())
+        return self._declare(ResourceKind.NETWORK, ref, keep, host)
 
     def volume(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
         """A Docker volume."""
-        return self._declare(ResourceKind.VOLUME, ref, keep, host or _docker_host())
+        return self._declare(ResourceKind.VOLUME, ref, keep, host)
 
     def directory(
         self, ref: str | os.PathLike[str], *, keep: bool = False, host: str | None = None
     ) -> Resource:
         """A directory; made absolute here and now."""
-        return self._declare(ResourceKind.DIRECTORY, os.path.abspath(ref), keep, host)  # noqa: PTH100 - no links
+        path = os.fspath(ref) if isinstance(ref, (str, os.PathLike)) else ""
+        if not path:  # which would be made the current directory
+            raise ThunderConfigError(f"a directory needs its path, not {ref!r}")
+        return self._declare(ResourceKind.DIRECTORY, os.path.abspath(path), keep, host)  # noqa: PTH100 - no links
 
     def process(self, ref: int | str | HasPid, *, keep: bool = False, host: str | None = None) -> Resource:
         """A process: its pid, or an object that has one. Named ``pid:start time``, since pids return."""
         return self._declare(ResourceKind.PROCESS, _process_ref(ref), keep, host)
 
-    def _declare(self, kind: ResourceKind, ref: str, keep: bool, host: str | None) -> Resource:
-        if not isinstance(ref, str) or not ref:
+    def _declare(self, kind: ResourceKind, ref: object, keep: object, host: object) -> Resource:
+        if not isinstance(ref, str) or not _fits(ref, wire.MAX_REF, spaces=kind is ResourceKind.DIRECTORY):
             raise ThunderConfigError(f"a {kind.value} needs its name or id, not {ref!r}")
-        resource = Resource(self._program, kind, ref, host=host or socket.gethostname(), keep=keep)
-        payload = {"kind": resource.kind, "ref": ref, "host": resource.host, "keep": keep}
+        if host is None:
+            host = (os.environ.get("DOCKER_HOST") if kind in _DOCKER else None) or socket.gethostname()
+        if not isinstance(host, str) or not _fits(host, wire.MAX_HOST):
+            raise ThunderConfigError(f"host must name a machine or a Docker engine, not {host!r}")
+        if not isinstance(keep, bool):
+            raise ThunderConfigError(f"keep must be a bool, not {keep!r}")
+        resource = Resource(self._program, kind, ref, host=host, keep=keep)
+        payload = {"kind": resource.kind, "ref": ref, "host": host, "keep": keep}
         self._program.report(EventType.RESOURCE_DECLARED, payload)
         return resource
 
 
-def _docker_host() -> str | None:
-    return os.environ.get("DOCKER_HOST") or None
+def _fits(name: str, most: int, *, spaces: bool = False) -> bool:
+    """Whether `name` may name anything: paths may hold all but NUL, other names no space either."""
+    return 0 < len(name) <= most and "\0" not in name and (spaces or not any(map(str.isspace, name)))
 
 
 def _process_ref(ref: int | str | HasPid) -> str:
-    if isinstance(ref, str):
+    if isinstance(ref, str) and _PROCESS.fullmatch(ref):
         return ref
-    pid = ref if isinstance(ref, int) else ref.pid
-    if pid is None or isinstance(pid, bool) or pid <= 0:
+    pid = getattr(ref, "pid", ref)
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         raise ThunderConfigError(f"{ref!r} is no running process; start it first")
     with suppress(OSError):
         # The name in parentheses may hold anything; field 22 is the 20th after it.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import http.client
 import itertools
 import logging
 import sys
 import threading
-from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -19,6 +17,7 @@ from typing import Final
 from thunder_sdk import wire
 from thunder_sdk._atomic import Once
 from thunder_sdk._config import API_KEY, BASE_URL, Config
+from thunder_sdk._delivery import Deliveries, Patience
 from thunder_sdk._exceptions import ThunderConfigError, ThunderConnectionError, ThunderError
 from thunder_sdk._http import Answer, Connection
 from thunder_sdk._outbox import Close, Message, Open, Outbox, Report
@@ -46,13 +45,6 @@ class Health(StrEnum):
     STOPPED = "stopped"  # it refuses our key
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiter:
-    number: int
-    urgent: bool
-    future: concurrent.futures.Future[None]
-
-
 class Sender:
     """Owns the thread, the connection and what waits for them. One per process and `init`.
 
@@ -69,7 +61,8 @@ class Sender:
         self._sources = sources
         self._pulse = pulse
         self._threadless = not threaded
-        self._waiters: deque[_Waiter] = deque()
+        self._deliveries = Deliveries()
+        self._thread: int | None = None
         self._doorbell: SimpleQueue[None] = SimpleQueue()
         self._rung = False
         self._started = Once()
@@ -98,32 +91,43 @@ class Sender:
             self._rung = True
             self._doorbell.put(None)
 
-    def delivery(self, *, urgent: bool) -> concurrent.futures.Future[None]:
-        """Done when everything queued so far has left; fails with a ThunderError as soon as it cannot.
-
-        While the server is known to be unreachable only an `urgent` one makes the sender try at once.
-        """
-        future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        future.set_running_or_notify_cancel()
+    def delivery(self, patience: Patience) -> Future[None]:
+        """Done when everything queued so far has left; fails with a ThunderError if it cannot."""
+        failure: ThunderError | None = None
         if self._stopped.done:
-            future.set_exception(
-                ThunderConnectionError("the SDK has been shut down or set up anew meanwhile")
-            )
-        elif self.health is Health.UNREACHABLE and not urgent:
-            future.set_exception(self._unreachable())
-        elif not self.outbox and self.health is not Health.STOPPED:
-            future.set_result(None)
-        else:
-            self._waiters.append(_Waiter(self.outbox.mark(), urgent, future))
+            failure = _gone()
+        elif self.health is Health.UNREACHABLE and patience is Patience.CALM:
+            failure = self._unreachable()
+        elif self.outbox or self.health is Health.STOPPED:
+            waiting = self._deliveries.add(self.outbox.mark(), patience)
             self.ring()
-        return future
+            return waiting
+        done: Future[None] = Future()
+        if failure is None:
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
+        return done
 
-    def flush(self, timeout: float, *, urgent: bool = True) -> ThunderError | None:
-        """Blocks until everything queued so far has left; what went wrong, None if nothing did."""
-        future = self.delivery(urgent=urgent)
+    def flush(self, timeout: float, patience: Patience = Patience.EAGER) -> ThunderError | None:
+        """Blocks until everything queued so far has left; what went wrong, None if nothing did.
+
+        In the sender's own thread, where the garbage collector may end a generator of the agent's, it does
+        not wait for itself.
+        """
+        if self.runs_here:
+            timeout = 0.0
+        elif self._threadless:
+            patience = Patience.CALM if patience is Patience.CALM else Patience.EAGER
+        future = self.delivery(patience)
         while self._threadless and not future.done():
             self.step()
         return failure_of(future, timeout)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether this is the sender's thread."""
+        return threading.get_ident() == self._thread
 
     def stop(self) -> None:
         """Ends the thread when it has finished what it is doing. Nothing more is sent."""
@@ -160,11 +164,13 @@ class Sender:
             self._afterwards.callback(finalizer.cancel)
 
     def _run(self) -> None:
+        self._thread = threading.get_ident()
         while not self._stopped.done:
             try:
                 pause = self.step()
             except Exception:
-                logger.exception("thunder: a report could not be sent; please report this as a bug")
+                with suppress(Exception):
+                    logger.exception("thunder: a report could not be sent; please report this as a bug")
                 self.outbox.settle()
                 continue
             if pause != 0.0:
@@ -172,6 +178,7 @@ class Sender:
                     self._doorbell.get(timeout=pause)
                 except Empty:
                     continue
+        self._deliveries.fail(_gone(), *Patience)
         self._hang_up()
         self._afterwards.close()
 
@@ -186,7 +193,7 @@ class Sender:
         beat_at = self._pulse.beat(now)
         if self.health is Health.STOPPED:
             self.outbox.clear()
-            self._fail_waiters(self._refusal())
+            self._deliveries.fail(self._refusal(), *Patience)
             return None
         pause = self._deliver(now)
         if pause == 0.0 or beat_at is None:
@@ -196,10 +203,10 @@ class Sender:
 
     def _deliver(self, now: float) -> float | None:
         if not self.outbox:
-            self._release_waiters()
+            self._deliveries.release(self.outbox.settled_through())
             return None
         if self.health is Health.UNREACHABLE:
-            self._fail_waiters(self._unreachable(), urgent_too=False)
+            self._deliveries.fail(self._unreachable(), Patience.CALM)
         hold = self._hold(now)
         if hold > 0:
             return hold
@@ -219,9 +226,9 @@ class Sender:
 
     def _hold(self, now: float) -> float:
         """Seconds that the next request waits: for a hint where to send it, or for the server to return."""
-        if any(waiter.urgent for waiter in self._waiters.copy()):
+        if self._deliveries.eager:
             return 0.0
-        if self.root is None and not self._waiters:
+        if self.root is None and not self._deliveries:
             if self._first_queued is None:
                 self._first_queued = now
             return self._first_queued + DISCOVERY - now
@@ -269,7 +276,7 @@ class Sender:
     def _answered(self, batch: list[Message], answer: Answer) -> None:
         if self.health is Health.UNREACHABLE:
             lost = f"; {self.outbox.dropped} reports were lost" if self.outbox.dropped else ""
-            logger.info("thunder: the server at %s is back%s", self.root, lost)
+            _tell(logging.INFO, "thunder: the server at %s is back%s", self.root, lost)
             self.outbox.dropped = 0
         self.health = Health.REACHABLE
         self._failures, self._retry_at = 0, 0.0
@@ -277,27 +284,29 @@ class Sender:
             _teach(batch, answer.body)
         else:
             message = _message_of(answer.body)
-            logger.warning(
-                "thunder: the server answered %d, %d dropped%s", answer.status, len(batch), message
-            )
+            _tell(
+                logging.WARNING,
+                "thunder: the server answered %d, %d dropped%s", answer.status, len(batch), message,
+            )  # fmt: skip
         self.outbox.settle()
-        self._release_waiters()
+        self._deliveries.release(self.outbox.settled_through())
 
     def _failed(self, why: str) -> None:
         if self.health is not Health.UNREACHABLE:
             self.health = Health.UNREACHABLE
-            logger.warning(
+            _tell(
+                logging.WARNING,
                 "thunder: the server at %s cannot be used (%s). Agents go on; what they report is sent when "
                 "it is back. Is `thunder serve` running, and %s right?", self.root, why, BASE_URL,
             )  # fmt: skip
         self._retry_at = self._sources.monotonic() + min(BACKOFF_MAX, BACKOFF_FIRST * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
-        self._fail_waiters(self._unreachable())
+        self._deliveries.failed(self._unreachable())
 
     def _refused(self, status: int) -> None:
         self.health = Health.STOPPED
         self._refused_with = status
-        logger.warning("%s; nothing more is sent", self._refusal())
+        _tell(logging.WARNING, "%s; nothing more is sent", self._refusal())
 
     def _unreachable(self) -> ThunderConnectionError:
         return ThunderConnectionError(f"the thunder server at {self.root} cannot be reached")
@@ -307,36 +316,27 @@ class Sender:
             f"the thunder server at {self.root} answered {self._refused_with}: set {API_KEY} or api_key="
         )
 
-    def _release_waiters(self) -> None:
-        through = self.outbox.settled_through()
-        for waiter in self._each_waiter():
-            if waiter.number <= through:
-                waiter.future.set_result(None)
-            else:
-                self._waiters.append(waiter)
 
-    def _fail_waiters(self, error: ThunderError, *, urgent_too: bool = True) -> None:
-        for waiter in self._each_waiter():
-            if urgent_too or not waiter.urgent:
-                waiter.future.set_exception(error)
-            else:
-                self._waiters.append(waiter)
-
-    def _each_waiter(self) -> Iterator[_Waiter]:
-        """Takes out every waiter of this moment; others may join meanwhile."""
-        for _ in range(len(self._waiters)):
-            yield self._waiters.popleft()
-
-
-def failure_of(delivery: concurrent.futures.Future[None], timeout: float) -> ThunderError | None:
+def failure_of(delivery: Future[None], timeout: float) -> ThunderError | None:
     """Blocks for at most `timeout` seconds; the error of a `Sender.delivery`, None if it succeeded."""
     try:
         delivery.result(timeout)
-    except concurrent.futures.TimeoutError:
+    except TimeoutError:
+        delivery.cancel()
         return ThunderConnectionError("the thunder server did not take everything in time")
     except ThunderError as error:
         return error
     return None
+
+
+def _gone() -> ThunderConnectionError:
+    return ThunderConnectionError("the SDK has been shut down or set up anew meanwhile")
+
+
+def _tell(level: int, message: str, *args: object) -> None:
+    """Logs from the sender's thread, which no handler of the application's may end."""
+    with suppress(Exception):
+        logger.log(level, message, *args)
 
 
 def _teach(batch: list[Message], body: Mapping[str, object]) -> None:
@@ -346,7 +346,7 @@ def _teach(batch: list[Message], body: Mapping[str, object]) -> None:
         states: Mapping[str, object] = programs if isinstance(programs, dict) else {}
         errors = body.get("errors")
         for error in errors if isinstance(errors, list) else []:
-            logger.warning("thunder: the server did not take an event: %s", error)
+            _tell(logging.WARNING, "thunder: the server did not take an event: %s", error)
     else:
         states = {batch[0].subject.id: body}
     for subject in {id(message.subject): message.subject for message in batch}.values():

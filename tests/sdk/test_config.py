@@ -63,8 +63,16 @@ def test_empty_variables_count_as_absent():
         ({"base_url": "gpu:8300"}, "base_url"),
         ({"base_url": 8300}, "base_url"),
         ({"base_url": ""}, "base_url"),
-        ({"dialects": "thunder"}, "sequences"),
-        ({"tag_hosts": "gpu"}, "sequences"),
+        ({"dialects": "thunder"}, "dialects is a sequence"),
+        ({"dialects": 5}, "dialects is a sequence"),
+        ({"tag_hosts": "gpu"}, "tag_hosts is a sequence"),
+        ({"tag_hosts": ("gpu box",)}, "tag_hosts"),
+        ({"tag_hosts": ("*.example",)}, "tag_hosts"),
+        ({"api_key": "two\nlines"}, "api_key"),
+        ({"api_key": "schlüssel"}, "api_key"),
+        ({"api_key": 5}, "api_key"),
+        ({"verify": "/no/such/file.pem"}, "verify"),
+        ({"verify": 1}, "verify"),
         ({"dialects": ("thunder", "dynamite")}, "dynamo"),
         ({"tag_hosts": ("http://",)}, "tag_hosts"),
         ({"tag_hosts": ("gpu:x",)}, "tag_hosts"),
@@ -84,8 +92,9 @@ def test_mistakes_are_named(arguments, says):
 
 
 def test_a_variable_is_named_too():
-    with pytest.raises(ValueError, match="THUNDER_BASE_URL"):
-        Config.resolve({"THUNDER_BASE_URL": "gpu:8300"})
+    for name, value in {"THUNDER_BASE_URL": "gpu:8300", "THUNDER_API_KEY": "a b"}.items():
+        with pytest.raises(ValueError, match=name):
+            Config.resolve({name: value})
 
 
 def test_seconds_may_be_zero():

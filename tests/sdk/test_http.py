@@ -60,6 +60,16 @@ def test_a_connection_the_server_closed_is_opened_again(connect):
         thread.join()
 
 
+def test_a_time_out_on_a_kept_connection_costs_that_connection_only(server, connect):
+    connection = connect(server.url, timeout=0.2)
+    connection.request("GET", "/thunder/v1/a")
+    server.gate.clear()
+    with pytest.raises(TimeoutError):
+        connection.request("GET", "/thunder/v1/b")
+    server.gate.set()
+    assert connection.request("GET", "/thunder/v1/c").status == 404
+
+
 def test_disowning_what_was_never_connected(server, connect):
     connection = connect(server.url)
     connection.disown()

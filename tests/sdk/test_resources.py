@@ -55,13 +55,26 @@ def test_processes_are_named_by_pid_and_start_time():
             assert p.resources.process(child).ref.startswith(f"{child.pid}:")
         assert p.resources.process(child).ref == str(child.pid)  # gone: no start time to be had
         assert p.resources.process("12:34").ref == "12:34"
-        for bad in (0, -1, True, type("P", (), {"pid": None})()):
+        for bad in (0, -1, True, "x", "12 34", 1.5, type("P", (), {"pid": None})()):
             with pytest.raises(thunder.ThunderConfigError, match="no running process"):
                 p.resources.process(bad)
-        with pytest.raises(thunder.ThunderConfigError, match="container"):
-            p.resources.container("")
-        with pytest.raises(thunder.ThunderConfigError):
-            p.resources.image(7)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ref", "options"),
+    [
+        ("container", "", {}), ("image", 7, {}), ("volume", "a b", {}), ("network", "n\n", {}),
+        ("image", "a\0", {}), ("directory", "", {}), ("directory", None, {}), ("directory", "a\0b", {}),
+        ("directory", b"a", {}), ("container", "c", {"host": ""}), ("container", "c", {"host": 5}),
+        ("directory", "d", {"host": "a b"}), ("directory", "d" * 5_000, {}),
+        ("image", "i", {"host": "h" * 256}),
+        ("container", "c", {"keep": "yes"}),
+    ],
+)  # fmt: skip
+def test_mistakes_declare_nothing(server, kind, ref, options):
+    with thunder.program() as p, pytest.raises(thunder.ThunderConfigError):
+        getattr(p.resources, kind)(ref, **options)
+    assert server.events == []
 
 
 def test_what_a_program_holds_goes_last_when_the_queue_is_full(server):
@@ -96,7 +109,7 @@ def test_an_environment_is_a_value():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("image", ""), ("image", None), ("command", "sleep"), ("setup", "pip"), ("setup", [1]),
+        ("image", ""), ("image", None), ("command", "sleep"), ("setup", "pip"), ("setup", [1]), ("setup", 5),
         ("mounts", "x"), ("workdir", 7), ("network", ""), ("env", [1]), ("env", {"A": 1}),
         ("limits", {1: 2}), ("limits", "x"),
     ],

@@ -9,6 +9,7 @@ import pytest
 
 import thunder_sdk as thunder
 from thunder_sdk import _process, _sender
+from thunder_sdk._delivery import Patience
 from thunder_sdk._sender import Health
 from thunder_sdk.testing import FakeSources, RecordingServer, use_sdk
 
@@ -122,7 +123,7 @@ def test_an_outage_is_told_once_and_its_end_once(dead_url, server, caplog):
             assert not thunder.flush(30)
         assert [r.levelname for r in caplog.records] == ["WARNING"]
         assert process.sender.health is Health.UNREACHABLE
-        assert process.sender.delivery(urgent=False).exception() is not None
+        assert process.sender.delivery(Patience.CALM).exception() is not None
 
 
 def test_back_off_doubles_up_to_a_bound(server, sources, by_hand):
@@ -142,18 +143,51 @@ def test_back_off_doubles_up_to_a_bound(server, sources, by_hand):
 def test_waiters_without_urgency_do_not_wait_for_an_outage(server, sources, by_hand):
     sender = by_hand.sender
     thunder.program().heartbeat()
-    early = sender.delivery(urgent=False)
-    urgent = sender.delivery(urgent=True)
+    early = sender.delivery(Patience.CALM)
+    urgent = sender.delivery(Patience.EAGER)
     server.fail_next += [500]
     sender.step()
     assert isinstance(early.exception(0), thunder.ThunderConnectionError)
     assert isinstance(urgent.exception(0), thunder.ThunderConnectionError)
-    sender._waiters.append(_sender._Waiter(10**6, False, late := early.__class__()))
-    sender._waiters.append(_sender._Waiter(10**6, True, now := early.__class__()))
+    late = sender._deliveries.add(10**6, Patience.CALM)
+    now = sender._deliveries.add(10**6, Patience.EAGER)
     server.fail_next += [500]
     sender.step()
     assert late.exception(0) is not None
     assert now.exception(0) is not None
+
+
+def test_a_lasting_wait_outlives_failures_without_a_try_for_each(server, sources, by_hand):
+    sender = by_hand.sender
+    thunder.program().heartbeat()
+    lasting = sender.delivery(Patience.LASTING)
+    for patience in (Patience.LASTING, Patience.EAGER):
+        assert sender.delivery(patience).cancel()
+    server.fail_next += [500, 500]
+    sender.step()
+    assert sender.step() == pytest.approx(_sender.BACKOFF_FIRST)
+    sources.now += _sender.BACKOFF_FIRST
+    sender.step()
+    assert not lasting.done()
+    sources.now += _sender.BACKOFF_MAX
+    while sender.outbox:
+        sender.step()
+    assert lasting.result(0) is None
+    assert [r.method for r in server.requests] == ["PUT", "PUT", "PUT", "POST"]
+
+
+def test_flush_waits_for_a_server_to_return(server):
+    with use_sdk(server.url):
+        server.fail_next += [503, 503]
+        with thunder.program() as p:
+            assert thunder.flush(30)
+        assert p.outcome == "success"
+
+
+def test_flush_gives_up_in_time(dead_url):
+    with use_sdk(dead_url):
+        thunder.program().heartbeat()
+        assert not thunder.flush(0.3)
 
 
 def test_a_waiter_for_later_goes_on_waiting(server, by_hand):
@@ -161,9 +195,9 @@ def test_a_waiter_for_later_goes_on_waiting(server, by_hand):
     p = thunder.program()
     p.heartbeat()
     sender.step()
-    first = sender.delivery(urgent=True)
+    first = sender.delivery(Patience.EAGER)
     thunder.program().heartbeat()
-    last = sender.delivery(urgent=True)
+    last = sender.delivery(Patience.EAGER)
     sender.step()
     assert (first.done(), last.done()) == (True, False)
     sender.step()
@@ -221,6 +255,67 @@ def test_the_thread_survives_a_bug(server, caplog):
         assert thunder.flush(30)
     assert "report this as a bug" in caplog.text
     assert server.programs[p.id].outcome == "success"
+
+
+class Breaking(logging.Handler):
+    """An application's handler with a bug of its own."""
+
+    def emit(self, record):
+        raise RuntimeError("no disk")
+
+
+def test_the_thread_survives_a_broken_log_handler(server):
+    class Broken:
+        id = "broken"
+        confirmed_generation = None
+
+        def learn(self, *_):
+            raise RuntimeError("a bug")
+
+    logger, handler = logging.getLogger("thunder_sdk"), Breaking(logging.INFO)
+    logger.addHandler(handler)
+    try:
+        with use_sdk(server.url) as process:
+            server.fail_next += [503, 422]
+            process.put(_sender.Open(Broken(), {}))
+            process.put(_sender.Open(Broken(), {}))
+            with thunder.program() as p:
+                assert thunder.flush(30)
+            assert thunder.flush(30)
+    finally:
+        logger.removeHandler(handler)
+    assert server.programs[p.id].outcome == "success"
+
+
+def test_what_ends_in_the_senders_own_thread_does_not_wait_for_itself(server):
+    results = []
+
+    class Closing:
+        id = "closing"
+        confirmed_generation = None
+
+        def learn(self, *_):
+            results.append(thunder.flush(30))
+            inner.close()
+
+    with use_sdk(server.url) as process:
+        inner = thunder.program().__enter__()
+        process.put(_sender.Open(Closing(), {}))
+        assert thunder.flush(30)
+        assert thunder.flush(30)
+    assert results == [False]
+    assert server.programs[inner.id].outcome == "success"
+
+
+def test_a_sender_that_stops_lets_those_who_wait_go(server):
+    with use_sdk(server.url) as process:
+        server.gate.clear()
+        thunder.program().heartbeat()
+        waiting = process.sender.delivery(Patience.LASTING)
+        server.fail_next += [503]
+        process.sender.stop()
+        server.gate.set()
+        assert isinstance(waiting.exception(30), thunder.ThunderConnectionError)
 
 
 def test_an_interpreter_that_starts_no_thread(server, monkeypatch):

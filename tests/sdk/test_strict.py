@@ -76,3 +76,19 @@ async def test_a_slow_server_raises_after_a_while(server):
 def test_without_it_nothing_is_raised(dead_url):
     with use_sdk(dead_url), thunder.program(), thunder.acting("bash"):
         pass
+
+
+async def test_cancelled_while_entering_leaves_nothing_open(server):
+    server.gate.clear()
+    with use_sdk(server.url, strict=True):
+        p = thunder.program()
+        entering = asyncio.create_task(p.__aenter__())
+        while not p.headers() or not p._life.opened:
+            await asyncio.sleep(0)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert (p.status, p.outcome, thunder.current_program()) == ("terminated", "dropped", None)
+        server.gate.set()
+        await asyncio.to_thread(thunder.flush, 30)
+    assert server.programs[p.id].outcome == "dropped"

@@ -13,7 +13,7 @@ from typing import Final
 from thunder_server.backends.prometheus import Sample, parse
 from thunder_server.backends.reading import Get, Load
 
-_CACHE_CONFIG: Final = "vllm:cache_config_info"
+CACHE_CONFIG: Final = "vllm:cache_config_info"
 _USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the latter until 0.10
 _RUNNING: Final = ("vllm:num_requests_running",)
 _WAITING: Final = ("vllm:num_requests_waiting",)
@@ -24,7 +24,7 @@ _HITS: Final = (
     "vllm:gpu_prefix_cache_hits",
 )
 _QUERIES: Final = tuple(name.replace("hits", "queries") for name in _HITS)
-_WANTED: Final = frozenset((_CACHE_CONFIG, *_USAGE, *_RUNNING, *_WAITING, *_HITS, *_QUERIES))
+_WANTED: Final = frozenset((CACHE_CONFIG, *_USAGE, *_RUNNING, *_WAITING, *_HITS, *_QUERIES))
 
 
 class VllmEngine:
@@ -50,12 +50,12 @@ def read_metrics(page: str) -> Load | None:
     samples = parse(page, _WANTED)
     if not samples:
         return None
-    capacities = [_capacity(sample) for sample in samples.get(_CACHE_CONFIG, ())]
+    capacities = [_capacity(sample) for sample in samples.get(CACHE_CONFIG, ())]
     known = [capacity for capacity in capacities if capacity is not None]
     capacity = sum(known) if known and len(known) == len(capacities) else None
     return Load(
         capacity_tokens=capacity,
-        used_tokens=_used(samples.get(_CACHE_CONFIG, ()), _first(samples, _USAGE)),
+        used_tokens=_used(samples.get(CACHE_CONFIG, ()), _first(samples, _USAGE)),
         running=_whole(_first(samples, _RUNNING)),
         waiting=_whole(_first(samples, _WAITING)),
         prefix_hits=_total(_first(samples, _HITS)),

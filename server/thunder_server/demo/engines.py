@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 
-from thunder_server.backends.reading import Load
-from thunder_server.backends.vllm import read_metrics
+from thunder_server.backends.prometheus import parse
+from thunder_server.backends.vllm import CACHE_CONFIG, read_metrics
 from thunder_server.demo.fleet import DemoError
 from thunder_server.demo.prompts import Filler, Sizes
 
@@ -62,22 +62,30 @@ async def read_model(session: aiohttp.ClientSession, url: str) -> tuple[str, int
         raise DemoError(f"{url}/v1/models names no model; is it an OpenAI-compatible engine?") from None
 
 
-async def read_load(session: aiohttp.ClientSession, url: str) -> Load:
-    """What an engine's ``/metrics`` say; a `Load` of nothing where there are none."""
+async def read_memory(session: aiohttp.ClientSession, url: str) -> tuple[int, int] | None:
+    """Tokens that an engine's KV cache holds, and tokens in a block; ``None`` where it does not say."""
+    page = await _read_metrics(session, url)
+    load, configs = read_metrics(page), parse(page, frozenset({CACHE_CONFIG})).get(CACHE_CONFIG)
+    if load is None or not load.capacity_tokens or not configs:
+        return None
+    return load.capacity_tokens, int(configs[0].labels["block_size"])
+
+
+async def _read_metrics(session: aiohttp.ClientSession, url: str) -> str:
+    """The page, or nothing where there is none."""
     try:
         async with session.get(f"{root(url)}/metrics") as response:
-            page = await response.text() if response.status == 200 else ""
+            return await response.text() if response.status == 200 else ""
     except (aiohttp.ClientError, TimeoutError) as error:
         raise DemoError(f"{url} does not answer: {error or type(error).__name__}") from error
-    return read_metrics(page) or Load()
 
 
 async def read_cache_counts(session: aiohttp.ClientSession, urls: Sequence[str]) -> CacheCounts | None:
     """Sums over engines, ``None`` where one of them does not count."""
     queries = hits = 0.0
     for url in urls:
-        load = await read_load(session, url)
-        if load.prefix_queries is None or load.prefix_hits is None:
+        load = read_metrics(await _read_metrics(session, url))
+        if load is None or load.prefix_queries is None or load.prefix_hits is None:
             return None
         queries += load.prefix_queries
         hits += load.prefix_hits

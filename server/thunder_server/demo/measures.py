@@ -42,7 +42,7 @@ def measure(run: Run) -> Result:
     )
     cost = costs.measure(
         lanes,
-        capacities=[engines.kv_tokens] * engines.replicas,
+        capacities=engines.capacities,
         block_size=engines.block_size,
         makespan=makespan,
     )
@@ -54,7 +54,7 @@ def measure(run: Run) -> Result:
         programs=len(lanes),
         replicas=engines.replicas,
         kv_tokens=engines.kv_tokens,
-        working_set=working_set(run) / (engines.kv_tokens * engines.replicas),
+        working_set=working_set(run) / sum(engines.capacities),
         makespan_s=makespan,
         calls=len(calls),
         output_tokens=sum(call.completion_tokens for call in calls),

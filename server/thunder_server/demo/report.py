@@ -138,12 +138,12 @@ def _run_data(result: Result) -> dict[str, Any]:
     pace = costs.fit_pace(calls) if calls else Pace(0.0, 0.0)
     block_size = run.task.engines.block_size
     memory = [memory_wanted(result.lanes, backend) for backend in range(len(run.backends))]
-    capacity = run.task.engines.kv_tokens
+    capacities = run.task.engines.capacities
     return {
         "makespan": result.makespan_s,
         "steps": sorted(round(call.answered - run.started, 3) for call in calls),
-        "capacity": capacity,
-        "most": max([capacity * 1.1, *(r + a for series in memory for _, r, a in series)]),
+        "capacities": capacities,
+        "most": max([max(capacities) * 1.1, *(r + a for series in memory for _, r, a in series)]),
         "memory": memory,
         "lanes": [
             {

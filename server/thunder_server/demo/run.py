@@ -38,18 +38,27 @@ class Emulated:
     preset: str = "h100-qwen30b"
     block_size: int = 64
 
+    @property
+    def capacities(self) -> tuple[int, ...]:
+        return (self.kv_tokens,) * self.replicas
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Real:
     """Engines that exist and go on existing."""
 
     urls: tuple[str, ...]
-    kv_tokens: int  # per replica, on average
-    block_size: int = 16
+    capacities: tuple[int, ...]
+    block_size: int
 
     @property
     def replicas(self) -> int:
         return len(self.urls)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Per replica, on average."""
+        return sum(self.capacities) // self.replicas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def _chapters(
 
 
 def _title(scripts: Sequence[Script], kind: Emulated | Real) -> str:
-    share = plan.total_context(scripts) / (kind.kv_tokens * kind.replicas)
+    share = plan.total_context(scripts) / sum(kind.capacities)
     return f"{len(scripts)} agents, contexts ≈ {share:.1f} × the KV cache"
 
 
@@ -132,24 +132,32 @@ def _fit_engines(scripts: Sequence[Script], target: float, speed: float) -> Emul
 
 
 async def _fit_work(urls: tuple[str, ...], scripts: Sequence[Script], target: float) -> tuple[Real, float]:
+    """Real engines, and by how much contexts have to shrink for them."""
+    capacities, block_sizes, limits = [], [], []
     async with engines.session() as session:
-        capacities, limits = [], []
         for url in urls:
             _, limit = await engines.read_model(session, url)
-            load = await engines.read_load(session, url)
-            if not load.capacity_tokens:
+            memory = await engines.read_memory(session, url)
+            if memory is None:
                 raise DemoError(
                     f"{url}/metrics does not say how many tokens the KV cache holds "
                     "(vllm:cache_config_info), so the work cannot be fitted to it; is it a vLLM engine?"
                 )
-            capacities.append(load.capacity_tokens)
-            limits.append(min(limit or load.capacity_tokens, load.capacity_tokens // 2) - _RESERVE)
+            capacity, block_size = memory
+            capacities.append(capacity)
+            block_sizes.append(block_size)
+            limits.append(min(limit or capacity, capacity // 2) - _RESERVE)
     shrunk = min(
         1.0,
         target * sum(capacities) / plan.total_context(scripts),
         min(limits) / max(script.largest_context for script in scripts),
     )
-    return Real(urls=tuple(engines.root(url) for url in urls), kv_tokens=sum(capacities) // len(urls)), shrunk
+    real = Real(
+        urls=tuple(engines.root(url) for url in urls),
+        capacities=tuple(capacities),
+        block_size=max(block_sizes),
+    )
+    return real, shrunk
 
 
 async def tell(story: Outline, watcher: Watcher) -> list[Pair]:

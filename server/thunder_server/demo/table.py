@@ -42,8 +42,8 @@ def verdict(pair: Pair) -> str:
     )
     if factor >= 1.05:
         return f"{factor:.2f} × as fast with the scheduler.{fits}"
-    if factor >= 0.98:
-        return f"As fast with the scheduler as without it ({factor:.2f} ×).{fits}"
+    if factor >= 0.95:
+        return f"About as fast with the scheduler as without it ({factor:.2f} ×).{fits}"
     return f"Slower with the scheduler: {factor:.2f} × as fast as without it.{fits}"
 
 

@@ -52,7 +52,7 @@ async def test_an_engine_is_asked_all_that_is_needed(engine: str) -> None:
         before = await engines.read_cache_counts(session, [engine])
         sizes = await engines.measure_sizes(session, engine, model)
         after = await engines.read_cache_counts(session, [engine])
-        assert (await engines.read_load(session, engine)).capacity_tokens == 64_000
+        assert await engines.read_memory(session, engine) == (64_000, 16)
     assert sizes == Sizes(per_word=1.0, per_message=9.0)
     assert before is not None
     assert after is not None
@@ -89,7 +89,7 @@ async def test_somebody_else_is_no_engine(stranger: str) -> None:
 async def test_nobody_is_no_engine_either() -> None:
     async with engines.session() as session:
         for asked in (
-            engines.read_load(session, "http://127.0.0.1:1"),
+            engines.read_memory(session, "http://127.0.0.1:1"),
             engines.read_model(session, "http://127.0.0.1:1"),
         ):
             with pytest.raises(DemoError, match=r"http://127\.0\.0\.1:1.* does not answer"):

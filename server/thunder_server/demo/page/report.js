@@ -56,8 +56,8 @@ function drawMemory(run, until, width) {
     return `<polygon points="${area(() => 0, (v) => v[0])}" fill="${engine(number)}"/>` +
       `<polygon points="${area((v) => v[0], (v) => v[0] + v[1])}" fill="var(--acting)"/>` +
       `<line class="gridline" x1="${LEFT}" x2="${width - RIGHT}" y1="${floor}" y2="${floor}"/>` +
-      `<line class="capacity" x1="${LEFT}" x2="${width - RIGHT}" y1="${y(run.capacity)}" y2="${y(run.capacity)}"/>` +
-      `<text x="${width - RIGHT + 5}" y="${y(run.capacity) + 4}">${say(run.capacity)}</text>` +
+      `<line class="capacity" x1="${LEFT}" x2="${width - RIGHT}" y1="${y(run.capacities[number])}" y2="${y(run.capacities[number])}"/>` +
+      `<text x="${width - RIGHT + 5}" y="${y(run.capacities[number]) + 4}">${say(run.capacities[number])}</text>` +
       `<text x="${LEFT - 8}" y="${top + height / 2 + 4}" text-anchor="end">engine ${number + 1}</text>`;
   }).join(""));
 }
