@@ -27,8 +27,7 @@ from pydantic_core import ErrorDetails
 
 from thunder_server.backend_spec import BackendSpec, Count, Engine, Key, no_bool
 
-POLICIES: Final = ("paper", "cap", "passthrough")
-POLICIES_TO_COME: Final = frozenset({"phase"})
+POLICIES: Final = ("phase", "paper", "cap", "passthrough")
 ENV_PREFIX: Final = "THUNDER_"
 _PLAIN: Final = dict.fromkeys(
     ("int_parsing", "int_parsing_size", "int_type", "int_from_float"), "should be a whole number"
@@ -52,8 +51,7 @@ class SettingsError(ValueError):
 
 def _known_policy(policy: object) -> object:
     if isinstance(policy, str) and policy not in POLICIES:
-        state = "not available yet" if policy in POLICIES_TO_COME else "unknown"
-        raise ValueError(f"policy {policy!r} is {state}; there are {', '.join(POLICIES)}")
+        raise ValueError(f"policy {policy!r} is unknown; there are {', '.join(POLICIES)}")
     return policy
 
 
@@ -84,7 +82,9 @@ class Settings(BaseModel):
     backend: Annotated[tuple[BackendSpec, ...], BeforeValidator(_as_list)] = ()
     engine: Engine = "vllm"
     capacity_tokens: Count | None = None
-    policy: Annotated[Literal["paper", "cap", "passthrough"], BeforeValidator(_known_policy)] = "paper"
+    policy: Annotated[Literal["phase", "paper", "cap", "passthrough"], BeforeValidator(_known_policy)] = (
+        "phase"
+    )
     cap: Annotated[int, BeforeValidator(no_bool), Field(gt=0, le=10**6)] | None = None
     paper_interval: Seconds = 5.0
     paper_decay: Annotated[float, BeforeValidator(no_bool), Field(ge=1, le=10**6)] = 2.0

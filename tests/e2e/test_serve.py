@@ -109,8 +109,8 @@ def test_a_taken_port_is_a_failure_not_a_traceback() -> None:
             "thunder: --backend: 'gpu:8000' is no http:// or https:// URL; did you mean",
         ),
         (
-            ["--backend", NOWHERE, "--policy", "phase"],
-            "thunder: --policy: policy 'phase' is not available yet",
+            ["--backend", NOWHERE, "--policy", "stage"],
+            "thunder: --policy: policy 'stage' is unknown",
         ),
         (["--backend", NOWHERE, "--config", "/nowhere.toml"], "thunder: --config: cannot read /nowhere.toml"),
     ],

@@ -39,7 +39,7 @@ def serve(
         str | None, _option("N", "KV cache of each backend, where the engine itself does not say.")
     ] = None,
     policy: Annotated[
-        str | None, _option("paper|cap|passthrough", "When and whom to pause and restore.", "paper")
+        str | None, _option("phase|paper|cap|passthrough", "When and whom to pause and restore.", "phase")
     ] = None,
     cap: Annotated[
         str | None, _option("N", "Programs active on a backend at once, for --policy cap.")

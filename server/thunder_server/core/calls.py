@@ -43,7 +43,7 @@ class Calls:
         call = Call(request=event, estimate=estimate, deadline=w.now + max_wait, queued_at=queued_at)
         program.calls[call.id] = call
         program.call_totals.total += 1
-        program.tool_finished = False
+        program.tool_finished_at = None
         program.model = event.model
         w.calls[call.id] = (program, call)
         w.counters.calls_arrived += 1

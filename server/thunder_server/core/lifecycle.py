@@ -116,7 +116,7 @@ class Lifecycle:
                 self._acting_started(program, event)
             case ActingFinished():
                 if program.acting.pop(event.call_id, None) is not None:
-                    program.tool_finished = True
+                    program.tool_finished_at = w.now
             case ResourceDeclared():
                 program.resources.declare(event)
             case ResourceReleased():
@@ -202,7 +202,7 @@ class Lifecycle:
         w = self._w
         program.outcome = outcome
         program.acting.clear()
-        program.tool_finished = False
+        program.tool_finished_at = None
         w.deadlines.clear((Due.LEASE, program))
         self._placement.end(program)
         del w.live[program]

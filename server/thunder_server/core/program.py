@@ -191,7 +191,7 @@ class Program:
     longest_wait_s: float = 0.0
 
     acting: dict[str, Acting] = field(default_factory=dict)
-    tool_finished: bool = False  # since the last call
+    tool_finished_at: float | None = None  # the latest since the last call
     resources: ResourceLedger = field(default_factory=ResourceLedger)
     seqs: dict[str, int] = field(default_factory=dict)  # the highest seen, by emitter
     charged: set[str] = field(default_factory=set)  # backends that have an account of it
@@ -213,7 +213,7 @@ class Program:
     @property
     def expects_call(self) -> bool:
         """A tool has finished, none runs, and no call came since."""
-        return self.tool_finished and not self.acting
+        return self.tool_finished_at is not None and not self.acting
 
     @property
     def footprint(self) -> int:

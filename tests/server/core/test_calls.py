@@ -16,7 +16,7 @@ from thunder_server.core.events import (
     Outcome,
 )
 
-EVERY_POLICY = pytest.mark.parametrize("policy", ["passthrough", "cap", "paper"])
+EVERY_POLICY = pytest.mark.parametrize("policy", ["passthrough", "cap", "paper", "phase"])
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ def capped(programs: int = 1) -> Harness:
 def test_policies_are_made_by_name():
     assert [make_policy(name).name for name in POLICIES] == list(POLICIES)
     assert make_policy("cap", CapSettings(programs=3)).settings.programs == 3
-    with pytest.raises(ValueError, match="no policy 'phase'; there are passthrough, cap, paper"):
-        make_policy("phase")
+    with pytest.raises(ValueError, match="no policy 'stage'; there are passthrough, cap, paper, phase"):
+        make_policy("stage")
     with pytest.raises(ValueError, match="CapSettings are not the settings of policy 'paper'"):
         make_policy("paper", CapSettings())
     with pytest.raises(ValueError, match="at least 1"):

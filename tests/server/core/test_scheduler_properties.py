@@ -29,7 +29,8 @@ from thunder_server.core.events import (
     Outcome,
     Tick,
 )
-from thunder_server.core.policies import Paper, make_policy
+from thunder_server.core.policies import Evict, Paper, PhasePolicy, make_policy
+from thunder_server.core.program import Phase, State
 
 PROGRAMS = st.sampled_from(["p1", "p2", "p3", "p4", "p5"])
 BACKENDS = st.sampled_from(["a", "b", "c"])
@@ -50,6 +51,23 @@ class CheckedPaper(Paper):
             assert backend in fleet.open_to(place.program)
             assert backend.used(at) + place.program.need <= backend.limit + 1e-6
             yield place
+
+
+class CheckedPhase(PhasePolicy):
+    """Looks at every placement, and at who makes room for it, the moment it is made."""
+
+    def restore(self, fleet, queue, at):
+        for intent in super().restore(fleet, queue, at):
+            program = intent.program
+            if isinstance(intent, Evict):
+                assert program.state is State.PLACED
+                assert program.phase is Phase.ACTING
+            else:
+                backend = intent.backend
+                assert program in queue
+                assert backend in fleet.open_to(program)
+                assert backend.used(at) + program.need <= backend.limit + 1e-6
+            yield intent
 
 
 class Lives(RuleBasedStateMachine):
@@ -135,9 +153,17 @@ class Lives(RuleBasedStateMachine):
     def close(self, program, outcome, generation):
         self.h.close(program, outcome, generation)
 
-    @rule(program=PROGRAMS, call_id=st.sampled_from(["t1", "t2"]), start=st.booleans())
-    def act(self, program, call_id, start):
-        (self.h.acting if start else self.h.acted)(program, call_id)
+    @rule(
+        program=PROGRAMS,
+        call_id=st.sampled_from(["t1", "t2"]),
+        start=st.booleans(),
+        expected_s=st.sampled_from([None, 0.5, 400.0]),
+    )
+    def act(self, program, call_id, start, expected_s):
+        if start:
+            self.h.acting(program, call_id, expected_s=expected_s)
+        else:
+            self.h.acted(program, call_id)
 
     @rule(program=PROGRAMS, seq=st.integers(0, 3))
     def heartbeat(self, program, seq):
@@ -152,10 +178,17 @@ class Lives(RuleBasedStateMachine):
         self.handle(CallProgressed(at=self.h.now, call_id=call_id, completion_tokens=produced))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), prompt=TOKENS, completion=st.sampled_from([None, 0, 20]), usage=st.booleans())
-    def complete(self, data, prompt, completion, usage):
+    @rule(
+        data=st.data(),
+        prompt=TOKENS,
+        completion=st.sampled_from([None, 0, 20]),
+        usage=st.booleans(),
+        hit=st.sampled_from([None, 0.0, 0.9]),
+    )
+    def complete(self, data, prompt, completion, usage, hit):
         call_id = data.draw(st.sampled_from(sorted(self.running)))
-        self.h.finish(call_id, prompt if usage else None, completion)
+        cached = None if hit is None else round(hit * prompt)
+        self.h.finish(call_id, prompt if usage else None, completion, cached)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), end=st.sampled_from([e for e in CallEnd if e is not CallEnd.COMPLETED]))
@@ -254,9 +287,11 @@ TestPassthrough = machine("PassthroughLives", lambda: make_policy("passthrough")
 TestCap = machine("CapLives", lambda: make_policy("cap", CapSettings(programs=2)))
 TestPaper = machine("PaperLives", paper(), examples=25)
 TestPaperWithWindow = machine("PaperWindowLives", paper(**WINDOW))
+TestPhase = machine("PhaseLives", CheckedPhase, examples=25)
 
 # The same for longer: not for every run.
 many = pytest.mark.slow
 TestManyCap = many(machine("ManyCapLives", lambda: make_policy("cap", CapSettings(programs=2)), examples=300))
+TestManyPhase = many(machine("ManyPhaseLives", CheckedPhase, examples=300))
 TestManyPaper = many(machine("ManyPaperLives", paper(), examples=300))
 TestManyPaperWithWindow = many(machine("ManyPaperWindowLives", paper(**WINDOW), examples=300))

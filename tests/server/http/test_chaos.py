@@ -87,7 +87,7 @@ async def killer(served: Served, victims: list[FakeEngine], chance: random.Rando
         await victim.start(port)
 
 
-@pytest.mark.parametrize("policy", ["cap", "paper", "passthrough"])
+@pytest.mark.parametrize("policy", ["cap", "paper", "passthrough", "phase"])
 async def test_whatever_happens_everything_settles(policy: str, caplog: pytest.LogCaptureFixture) -> None:
     chance = random.Random(policy)
     config = SchedulerConfig(auto_lease_s=0.3, max_wait_s=1.0, no_backend_after_s=0.3)

@@ -56,10 +56,11 @@ class PhasePolicy(MemoryBound):
 
     def seat(self, program: Program) -> Seat | None:
         call = program.first_waiting()
-        if call is None and not program.expects_call:
-            return None
-        model = (call.request.model if call else program.model) or ""
-        return Seat((-program.priority, 0, model), call.queued_at if call else program.seen_at)
+        if call is not None:
+            return Seat((-program.priority, 0, call.request.model or ""), call.queued_at)
+        if program.expects_call and program.tool_finished_at is not None:
+            return Seat((-program.priority, 0, program.model or ""), program.tool_finished_at)
+        return None
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict]:
         for group in queue.groups():
@@ -126,7 +127,9 @@ class PhasePolicy(MemoryBound):
                 if away > break_even:
                     reason = f"it will be away for {away:.0f} s, and {program.id} waits for the room"
                 elif due and at - idle.placed_at > slice_s:
-                    reason = f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
+                    reason = (
+                        f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
+                    )
                 else:
                     continue
                 tokens += backend.weight_of(idle, at)
@@ -174,7 +177,8 @@ def away_s(program: Program, at: float) -> float:
     lateness of one, or a call that is due. Of tools that run side by side, the last one counts.
     """
     if not program.acting:
-        return at - max(program.acting_since, program.seen_at)
+        finished_at = program.tool_finished_at
+        return at - (program.acting_since if finished_at is None else finished_at)
     return max(
         elapsed if block.expected_s is None else abs(block.expected_s - elapsed)
         for block in program.acting.values()
