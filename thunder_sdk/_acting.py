@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Self
 
 from opentelemetry.trace import Span
 
-from thunder_sdk import _process, _tracing
+from thunder_sdk import _process, _tracing, wire
 from thunder_sdk._config import seconds
 from thunder_sdk._decorate import F, decorate
 from thunder_sdk._exceptions import ThunderConfigError, ThunderStateError
-from thunder_sdk._spec import checked_text
 from thunder_sdk.wire import EventType
 
 if TYPE_CHECKING:
@@ -27,9 +26,9 @@ class Acting:
     """
 
     def __init__(self, find: Callable[[], Program | None], tool: str, expected: float | None) -> None:
-        self.tool = checked_text("tool", tool)
-        if not tool:
-            raise ThunderConfigError("tool must name the tool, like 'bash'")
+        if not isinstance(tool, str) or not tool:
+            raise ThunderConfigError(f"tool must name the tool, like 'bash', not {tool!r}")
+        self.tool = tool[: wire.MAX_TOOL]  # it may be a model's invention: too long a name stops no agent
         self.expected = None if expected is None else seconds("expected", expected)
         self.call_id = _new_call_id()
         self._find = find

@@ -107,6 +107,8 @@ def seconds(name: str, value: float, *, positive: bool = False) -> float:
         raise ThunderConfigError(
             f"{name} must be {'more than 0' if positive else '0 or more'} s, not {value!r}"
         )
+    if value > wire.MAX_SECONDS:
+        raise ThunderConfigError(f"{name} must be at most {wire.MAX_SECONDS} s, not {value!r}")
     return float(value)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
+from thunder_sdk import wire
 from thunder_sdk._atomic import Once
 from thunder_sdk._exceptions import ThunderConfigError
 from thunder_sdk.wire import EventType, ResourceKind
@@ -109,11 +110,11 @@ class Resources:
         return self._declare(ResourceKind.PROCESS, _process_ref(ref), keep, host)
 
     def _declare(self, kind: ResourceKind, ref: object, keep: object, host: object) -> Resource:
-        if not isinstance(ref, str) or not _fits(ref, spaces=kind is ResourceKind.DIRECTORY):
+        if not isinstance(ref, str) or not _fits(ref, wire.MAX_REF, spaces=kind is ResourceKind.DIRECTORY):
             raise ThunderConfigError(f"a {kind.value} needs its name or id, not {ref!r}")
         if host is None:
             host = (os.environ.get("DOCKER_HOST") if kind in _DOCKER else None) or socket.gethostname()
-        if not isinstance(host, str) or not _fits(host):
+        if not isinstance(host, str) or not _fits(host, wire.MAX_HOST):
             raise ThunderConfigError(f"host must name a machine or a Docker engine, not {host!r}")
         if not isinstance(keep, bool):
             raise ThunderConfigError(f"keep must be a bool, not {keep!r}")
@@ -123,9 +124,9 @@ class Resources:
         return resource
 
 
-def _fits(name: str, *, spaces: bool = False) -> bool:
+def _fits(name: str, most: int, *, spaces: bool = False) -> bool:
     """Whether `name` may name anything: paths may hold all but NUL, other names no space either."""
-    return bool(name) and "\0" not in name and (spaces or not any(map(str.isspace, name)))
+    return 0 < len(name) <= most and "\0" not in name and (spaces or not any(map(str.isspace, name)))
 
 
 def _process_ref(ref: int | str | HasPid) -> str:

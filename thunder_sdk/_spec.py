@@ -69,14 +69,14 @@ class Spec:
         if parent is not None and parent == program_id:
             raise ThunderConfigError(f"parent: {parent} cannot be its own parent")
         return cls(
-            name=None if name is None else checked_text("name", name),
+            name=None if name is None else _name(name),
             program_id=_id("program_id", program_id),
             parent=_id("parent", parent) if isinstance(parent, str) else parent,
             group=_id("group", group),
-            priority=_integer("priority", priority),
-            tags=strings("tags", tags),
+            priority=_integer("priority", priority, -wire.MAX_PRIORITY, wire.MAX_PRIORITY),
+            tags=_tags(tags),
             metadata=_metadata(metadata or {}),
-            expected_context=_integer("expected_context", expected_context, least=0),
+            expected_context=_integer("expected_context", expected_context, 0, wire.MAX_TOKENS),
             lease=None if lease is None else seconds("lease", lease, positive=True),
             max_wait=None if max_wait is None else seconds("max_wait", max_wait),
         )
@@ -107,10 +107,9 @@ class Spec:
         return fields
 
 
-def checked_text(name: str, value: object) -> str:
-    """`value` as a label of at most 200 characters, else ThunderConfigError."""
+def _name(value: object) -> str:
     if not isinstance(value, str) or len(value) > wire.MAX_NAME:
-        raise ThunderConfigError(f"{name} must be a string of at most {wire.MAX_NAME} characters")
+        raise ThunderConfigError(f"name must be a string of at most {wire.MAX_NAME} characters")
     return value
 
 
@@ -120,14 +119,21 @@ def _id(name: str, value: object) -> str | None:
     raise ThunderConfigError(f"{name} must be {wire.ID_GRAMMAR}, not {value!r}")
 
 
-def _integer(name: str, value: object, *, least: int | None = None) -> int | None:
+def _integer(name: str, value: object, least: int, most: int) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        raise ThunderConfigError(
-            f"{name} must be an int{'' if least is None else f' of at least {least}'}, not {value!r}"
-        )
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ThunderConfigError(f"{name} must be an int from {least} to {most}, not {value!r}")
     return value
+
+
+def _tags(tags: object) -> tuple[str, ...]:
+    checked = strings("tags", tags)
+    if len(checked) > wire.MAX_TAGS or any(len(tag) > wire.MAX_NAME for tag in checked):
+        raise ThunderConfigError(
+            f"tags must be at most {wire.MAX_TAGS}, of at most {wire.MAX_NAME} characters each"
+        )
+    return checked
 
 
 def _metadata(metadata: Mapping[str, object]) -> Mapping[str, object]:

@@ -119,7 +119,17 @@ def origin(url: str) -> str:
 ID_PATTERN: Final = re.compile(r"[A-Za-z0-9._:@+=-]{1,200}")
 ID_GRAMMAR: Final = "1 to 200 of the characters A-Z a-z 0-9 . _ : @ + = - and not '.' or '..'"
 EMITTER_PATTERN: Final = re.compile(r"[0-9a-f]{32}")
-MAX_NAME: Final = 200
+
+# --- bounds: the server refuses what is beyond them, so the client lets nobody start with it ---------------
+
+MAX_NAME: Final = 200  # characters of a name, and of a tag
+MAX_TAGS: Final = 100
+MAX_TOOL: Final = 1_000  # characters
+MAX_REF: Final = 4_096
+MAX_HOST: Final = 255
+MAX_PRIORITY: Final = 2**31 - 1  # and -MAX_PRIORITY
+MAX_SECONDS: Final = 10**9
+MAX_TOKENS: Final = 10**9
 
 
 def is_valid_id(value: object) -> TypeGuard[str]:

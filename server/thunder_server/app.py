@@ -22,16 +22,16 @@ _LINGER_S: Final = 1.0
 _BACKLOG: Final = 4096
 
 
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 class Face(Protocol):
     """A part of the API: the data plane, the control plane, …"""
 
     def add_routes(self, app: web.Application) -> None: ...
 
 
-@web.middleware
-async def _in_shape(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _in_shape(request: web.BaseRequest, handler: _Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ApiError as refusal:
@@ -52,9 +52,18 @@ async def _in_shape(
         return internal_error().response(request.path)
 
 
+def _shaped(handler: _Handler) -> _Handler:
+    """Around the whole application: aiohttp refuses an ``Expect`` before any middleware sees it."""
+
+    async def shaped(request: web.BaseRequest) -> web.StreamResponse:
+        return await _in_shape(request, handler)
+
+    return shaped
+
+
 def make_app(faces: Iterable[Face]) -> web.Application:
     """The application of these faces. Unknown paths, wrong methods and faults are answered in shape too."""
-    app = web.Application(middlewares=[_in_shape])
+    app = web.Application()
     for face in faces:
         face.add_routes(app)
     return app
@@ -136,7 +145,7 @@ class _Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         plain = await super()._make_server()
         return _Server(
-            plain.request_handler,
+            _shaped(plain.request_handler),
             request_factory=plain.request_factory,
             handler_cancellation=plain.handler_cancellation,
             loop=plain._loop,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -10,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 EngineName = Literal["vllm", "openai"]
 ENGINES: Final[tuple[EngineName, ...]] = ("vllm", "openai")
 ENGINES_TO_COME: Final = frozenset({"sglang"})
+PRIORITY_SIGN: Final[Mapping[EngineName, int]] = {"vllm": -1}
+"""Which way engines count that read a ``priority`` in the body: vLLM serves the lower number earlier."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -59,6 +63,13 @@ def no_bool(value: object) -> object:
     return value
 
 
+def _header_safe(key: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[\x21-\x7e]+", key.get_secret_value()):
+        raise ValueError("a key must be visible ASCII without spaces, as it travels in a header")
+    return key
+
+
+Key = Annotated[SecretStr, AfterValidator(_header_safe)]
 Engine = Annotated[EngineName, BeforeValidator(_known_engine)]
 Count = Annotated[int, BeforeValidator(no_bool), Field(gt=0, le=10**12)]
 
@@ -75,7 +86,7 @@ class BackendSpec(BaseModel):
 
     url: Annotated[str, AfterValidator(normal_url)]
     engine: Engine = "vllm"
-    api_key: SecretStr | None = None
+    api_key: Key | None = None
     weight: Annotated[float, BeforeValidator(no_bool), Field(gt=0, le=1e6)] = 1.0
     capacity_tokens: Count | None = None
 

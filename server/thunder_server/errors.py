@@ -132,6 +132,10 @@ def from_http(exc: web.HTTPException) -> ApiError:
         return method_not_allowed(exc.method, ", ".join(sorted(exc.allowed_methods)))
     if isinstance(exc, web.HTTPRequestEntityTooLarge):
         return ApiError(413, "request_too_large", exc.text or "The request body is too large.")
+    if isinstance(exc, web.HTTPExpectationFailed):
+        return ApiError(
+            417, "invalid_request", "The only Expect that can be met is 100-continue.", param="Expect"
+        )
     if exc.status == 404:
         return not_found("There is nothing at this path; see /v1/models or /healthz.")
     return ApiError(exc.status, "invalid_request" if exc.status < 500 else "internal_error", exc.reason)

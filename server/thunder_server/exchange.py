@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Final
 
 import aiohttp
@@ -15,6 +15,7 @@ from multidict import CIMultiDict
 from thunder_sdk import wire
 from thunder_server import refusals
 from thunder_server.apis import Api
+from thunder_server.backend_spec import PRIORITY_SIGN, BackendSpec
 from thunder_server.calls import Call, CallInterrupted
 from thunder_server.codecs import Decoder, Undecodable, decode, decoder
 from thunder_server.core.decisions import Cancel, Dispatch, Refuse
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 _PROGRESS_EVERY: Final = 32  # events of a stream between two words about it to the core
 _QUEUED: Final = b": queued\n\n"
 _LARGEST_ANSWER: Final = 1 << 30
+_MOST_WORDS: Final = 1000  # bytes of an engine's complaint that fit into a message
 
 
 class Exchange:
@@ -47,6 +49,7 @@ class Exchange:
         *,
         heartbeat_s: float,
         silence_s: float,
+        engine_priority: bool,
     ) -> None:
         self._runtime = runtime
         self._call = call
@@ -57,6 +60,7 @@ class Exchange:
         self._path = call.arrived.path
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
+        self._engine_priority = engine_priority
         self._client: web.StreamResponse | None = None  # a stream to the client that has begun
 
     async def serve(self) -> web.StreamResponse:
@@ -123,9 +127,16 @@ class Exchange:
             "POST",
             f"{self._path}?{query}" if query else self._path,
             self._headers,
-            self._body.forward,
+            self._body.forward_with(self._priority(backend.spec))
+            if self._engine_priority
+            else self._body.forward,
             silence_s=self._silence_s,
         )
+
+    def _priority(self, backend: BackendSpec) -> int:
+        """The program's priority as this backend counts; 0 where there is nothing to say."""
+        program = self._runtime.scheduler.program(self._call.program_id)
+        return 0 if program is None else program.priority * PRIORITY_SIGN.get(backend.engine, 0)
 
     # --- the queue -------------------------------------------------------------------------------------
 
@@ -141,7 +152,7 @@ class Exchange:
                 }
             )
             await self._client.prepare(self._request)
-        await self._client.write(_QUEUED)
+        await self._taken(self._client.write(_QUEUED))
 
     async def _with_heartbeats(
         self, sending: Coroutine[Any, Any, aiohttp.ClientResponse]
@@ -213,7 +224,7 @@ class Exchange:
                     CallProgressed(at=now, call_id=self._call.id, completion_tokens=meter.events)
                 )
             if passed:
-                await client.write(passed)
+                await self._taken(client.write(passed))
         rest = meter.rest()
         refused = answer.status >= 400 or meter.failed
         self._finish(CallEnd.ENGINE_REFUSED if refused else CallEnd.COMPLETED, meter.usage)
@@ -226,7 +237,7 @@ class Exchange:
         try:
             while chunk := await next_chunk(answer):
                 self._call.touched = self._runtime.now()
-                await client.write(chunk)
+                await self._taken(client.write(chunk))
         except UpstreamError:
             self._finish(CallEnd.BACKEND_FAILED)
             if self._request.transport is not None:
@@ -262,21 +273,31 @@ class Exchange:
         """The engine's whole answer as an event, for a client that was promised a stream meanwhile."""
         try:
             value = json.loads(plain or b"")
-            body = json.dumps(value).encode() if isinstance(value, dict) else None
         except (ValueError, RecursionError):
-            body = None
-        if body is None:
-            body = refusals.of_failure(BackendFailed(f"The backend answered with status {status}.")).body(
-                self._path
-            )
-        return error_event(body, self._path)
+            value = None
+        if isinstance(value, dict) and (status < 400 or "error" in value):
+            return error_event(json.dumps(value).encode(), self._path)
+        words = (plain or b"")[:_MOST_WORDS].decode(errors="replace").strip()
+        message = f"The backend answered with status {status}{f': {words}' if words else '.'}"
+        return refusals.of_failure(BackendFailed(message)).event(self._path)
 
     async def _end_stream(self, last: bytes) -> web.StreamResponse:
         assert self._client is not None
         if last:
-            await self._client.write(last)
-        await self._client.write_eof()
+            await self._taken(self._client.write(last))
+        await self._taken(self._client.write_eof())
         return self._client
+
+    async def _taken(self, writing: Awaitable[None]) -> None:
+        """Wait until the client has room for what is written to it. One that reads nothing for as long as an
+        engine may say nothing is as good as gone: it would hold its program's memory for ever."""
+        try:
+            async with asyncio.timeout(self._silence_s):
+                await writing
+        except TimeoutError:
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise ConnectionResetError("the client takes nothing any longer") from None
 
 
 def _decoded(stream: Decoder, chunk: bytes) -> bytes:

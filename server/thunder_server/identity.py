@@ -23,7 +23,6 @@ Headers = CIMultiDictProxy[str]
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
-_PRIORITY_LIMIT: Final = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +132,10 @@ def _priority(headers: Headers) -> int | None:
     if not value:
         return None
     try:
-        priority = int(value)
+        priority = int(_plain(value))
     except ValueError:
-        priority = _PRIORITY_LIMIT
-    if not -_PRIORITY_LIMIT < priority < _PRIORITY_LIMIT:
+        priority = wire.MAX_PRIORITY + 1
+    if abs(priority) > wire.MAX_PRIORITY:
         raise invalid(f"{wire.PRIORITY} must be a whole number; higher is served earlier.", wire.PRIORITY)
     return priority
 
@@ -146,12 +145,19 @@ def _max_wait(headers: Headers) -> float | None:
     if not value:
         return None
     try:
-        seconds = float(value)
+        seconds = float(_plain(value))
     except ValueError:
         seconds = math.nan
     if not 0.0 <= seconds < math.inf:
         raise invalid(f"{wire.MAX_WAIT} must be seconds, 0 or more; 0 means only if free now.", wire.MAX_WAIT)
     return seconds
+
+
+def _plain(number: str) -> str:
+    """Python also reads ``1_0`` and digits of other scripts; nobody who sends a header means those."""
+    if "_" in number or not number.isascii():
+        raise ValueError("no plain number")
+    return number
 
 
 def _flag(headers: Headers, name: str) -> bool:

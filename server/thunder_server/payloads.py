@@ -18,10 +18,6 @@ from thunder_server.core import events
 from thunder_server.errors import ApiError, invalid
 from thunder_server.jsonbody import kind_of
 
-MAX_TEXT: Final = 4096
-MAX_TOOL: Final = 1000
-
-
 # --- fields --------------------------------------------------------------------------------------------
 
 
@@ -43,9 +39,10 @@ def _not_yet(value: object) -> NoReturn:
 
 
 Id = Annotated[str, AfterValidator(_id)]
-Duration = Annotated[float, Field(gt=0, le=10**9)]
-DurationOrZero = Annotated[float, Field(ge=0, le=10**9)]
-Integer = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+Duration = Annotated[float, Field(gt=0, le=wire.MAX_SECONDS)]
+DurationOrZero = Annotated[float, Field(ge=0, le=wire.MAX_SECONDS)]
+Priority = Annotated[int, Field(ge=-wire.MAX_PRIORITY, le=wire.MAX_PRIORITY)]
+Tag = Annotated[str, Field(max_length=wire.MAX_NAME)]
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -61,10 +58,10 @@ class ProgramBody(_Body):
     name: Annotated[str, Field(max_length=wire.MAX_NAME)] | None = None
     parent_id: Id | None = None
     group: Id | None = None
-    priority: Integer | None = None
-    tags: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] | None = None
+    priority: Priority | None = None
+    tags: Annotated[list[Tag], Field(max_length=wire.MAX_TAGS)] | None = None
     metadata: dict[str, Any] | None = None
-    expected_context_tokens: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    expected_context_tokens: Annotated[int, Field(ge=0, le=wire.MAX_TOKENS)] | None = None
     lease_s: Duration | None = None
     max_wait_s: DurationOrZero | None = None
     environment: Annotated[Any, AfterValidator(_not_yet)] = None
@@ -110,7 +107,7 @@ class _Event(_Body):
 class _ActingStarted(_Event):
     type: Literal["acting.started"]
     call_id: Id
-    tool: Annotated[str, Field(max_length=MAX_TOOL)]
+    tool: Annotated[str, Field(max_length=wire.MAX_TOOL)]
     expected_s: DurationOrZero | None = None
 
     def event(self, at: float, emitter: str) -> events.ClientEvent:
@@ -137,8 +134,8 @@ class _Heartbeat(_Event):
 
 class _Resource(_Event):
     kind: Annotated[str, AfterValidator(_resource_kind)]
-    ref: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-    host: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    ref: Annotated[str, Field(min_length=1, max_length=wire.MAX_REF)]
+    host: Annotated[str, Field(min_length=1, max_length=wire.MAX_HOST)] | None = None
 
 
 class _ResourceDeclared(_Resource):

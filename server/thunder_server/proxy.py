@@ -35,7 +35,8 @@ SILENCE_S: Final = 600.0
 class Proxy:
     """The data plane of one server; `add_routes` puts it into an application.
 
-    ``max_body`` in bytes, ``heartbeat_s`` how long a stream waits in the queue before it is told so.
+    ``max_body`` in bytes, ``heartbeat_s`` how long a stream waits in the queue before it is told so,
+    ``engine_priority`` whether engines are told the priority of a call's program too.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Proxy:
         max_body: int = 64 << 20,
         heartbeat_s: float = 10.0,
         silence_s: float = SILENCE_S,
+        engine_priority: bool = False,
     ) -> None:
         self._runtime = runtime
         self._keys = keys
         self._max_body = max_body
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
+        self._engine_priority = engine_priority
         self._models = Models(runtime)
         self._passage = Passage(runtime, silence_s=silence_s)
 
@@ -115,6 +118,7 @@ class Proxy:
             api,
             heartbeat_s=self._heartbeat_s,
             silence_s=self._silence_s,
+            engine_priority=self._engine_priority,
         )
         return await exchange.serve()
 

@@ -24,16 +24,16 @@ _DEPTH: Final = "The request body is nested too deeply."
 class Body:
     """``raw`` is what the client sent, ``forward`` what the engine gets (often the same object).
 
-    ``fields`` are the parsed top-level members; empty if the body could not be looked into (``opaque``: it
-    is compressed in a way unknown here). ``withhold_usage``: usage was asked for in the client's stead, who
-    must not see it.
+    ``fields`` are the parsed top-level members. ``encoded``: the body is compressed and passes as it came;
+    ``fields`` is empty if it is so in a way unknown here. ``withhold_usage``: usage was asked for in the
+    client's stead, who must not see it.
     """
 
     raw: bytes
     forward: bytes
     fields: Mapping[str, Any]
     withhold_usage: bool = False
-    opaque: bool = False
+    encoded: bool = False
 
     @property
     def model(self) -> str | None:
@@ -52,6 +52,15 @@ class Body:
                 return value
         return None
 
+    def forward_with(self, priority: int) -> bytes:
+        """What the engine gets, and this ``priority`` in it, unless it is 0 (as engines take none for) or the
+        client has named one itself."""
+        if not priority or self.encoded or "priority" in self.fields:
+            return self.forward
+        members = self.forward.rstrip().removesuffix(b"}").rstrip()
+        comma = b"" if members.endswith(b"{") else b", "
+        return b'%s%s"priority": %d}' % (members, comma, priority)
+
 
 def read_body(raw: bytes, encoding: str, *, usage_option: bool, limit: int) -> Body:
     """Look into a JSON request body. ``usage_option``: streams of this API report usage when asked to.
@@ -63,9 +72,9 @@ def read_body(raw: bytes, encoding: str, *, usage_option: bool, limit: int) -> B
         try:
             decoded = decode(raw, encoding, limit)
         except Undecodable:
-            return Body(raw, raw, {}, opaque=True)
+            return Body(raw, raw, {}, encoded=True)
         text, members = _scan(decoded)
-        return Body(raw, raw, {member.key: member.value for member in members})
+        return Body(raw, raw, {member.key: member.value for member in members}, encoded=True)
     text, members = _scan(raw)
     fields = {member.key: member.value for member in members}
     add_usage = usage_option and fields.get("stream") is True and _may_add_usage(fields.get("stream_options"))

@@ -63,7 +63,13 @@ def make_faces(runtime: Runtime, settings: Settings) -> list[Face]:
         Observation(runtime, keys, settings.policy, open_metrics=settings.open_metrics),
         Control(runtime, keys, max_body=settings.max_body),
         Compat(runtime, keys, settings.policy, max_body=settings.max_body),
-        Proxy(runtime, keys, max_body=settings.max_body, heartbeat_s=settings.queue_heartbeat),
+        Proxy(
+            runtime,
+            keys,
+            max_body=settings.max_body,
+            heartbeat_s=settings.queue_heartbeat,
+            engine_priority=settings.engine_priority,
+        ),
     ]
 
 

@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    SecretStr,
     ValidationError,
 )
 from pydantic_core import ErrorDetails
 
-from thunder_server.backend_spec import BackendSpec, Count, Engine, no_bool
+from thunder_server.backend_spec import BackendSpec, Count, Engine, Key, no_bool
 
 POLICIES: Final = ("paper", "cap", "passthrough")
 POLICIES_TO_COME: Final = frozenset({"phase"})
@@ -69,13 +67,6 @@ def _size(value: object) -> object:
     return int(match[1]) * _SIZES[match[2].lower()]
 
 
-def _header_safe(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-    for key in keys:
-        if not re.fullmatch(r"[\x21-\x7e]+", key.get_secret_value()):
-            raise ValueError("a key must be visible ASCII without spaces, as it travels in a header")
-    return keys
-
-
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str | dict) else value
 
@@ -101,15 +92,14 @@ class Settings(BaseModel):
     paper_lambda_min: Factor = 1.0
     host: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
     port: Annotated[int, BeforeValidator(no_bool), Field(ge=0, le=65535)] = 8300
-    api_key: Annotated[
-        tuple[SecretStr, ...], BeforeValidator(_as_list), AfterValidator(_header_safe), Field(max_length=100)
-    ] = ()
+    api_key: Annotated[tuple[Key, ...], BeforeValidator(_as_list), Field(max_length=100)] = ()
     insecure: bool = False
     open_metrics: bool = False
     auto_lease: Seconds = 600.0
     max_wait: SecondsOrZero = 540.0
     queue_heartbeat: Seconds = 10.0
     max_body: Annotated[int, BeforeValidator(no_bool), BeforeValidator(_size), Field(gt=0, le=2**40)] = 2**26
+    engine_priority: bool = False
     poll: Annotated[float, BeforeValidator(no_bool), Field(ge=0.05, le=3600)] = 1.0
 
     @property
@@ -137,7 +127,7 @@ def load_settings(
     ``flags`` maps field names to what the command line gave; ``None`` (or nothing in a list) counts as not
     given, as an empty variable does. Raises `SettingsError`.
 
-    >>> load_settings({"port": "0"}, {"THUNDER_PORT": "1", "THUNDER_POLL": "2"}).poll
+    >>> load_settings({"backend": ["http://gpu:8000"]}, {"THUNDER_POLL": "2"}).poll
     2.0
     """
     given: dict[str, _Given] = {}
@@ -151,8 +141,9 @@ def load_settings(
             given[name] = _Given(_split(name, text), variable)
     for name, value in flags.items():
         if value not in (None, [], ()):
-            listed = _split(name, " ".join(value)) if isinstance(value, list) else value
-            given[name] = _Given(listed, "--" + name.replace("_", "-"))
+            if name == "backend" and isinstance(value, list):
+                value = _split(name, " ".join(value))
+            given[name] = _Given(value, "--" + name.replace("_", "-"))
     settings = _validated(given)
     _check_together(settings, given)
     return settings
@@ -216,13 +207,13 @@ def _validated(given: Mapping[str, _Given]) -> Settings:
 def _complaint(detail: ErrorDetails, given: Mapping[str, _Given]) -> str:
     name, *inner = detail["loc"]
     place = given[str(name)].place
-    if place.startswith("--") and name == "backend":
-        inner = []  # flags give nothing but URLs, and the message quotes the one it means
+    secret = "api_key" in (name, *inner)
+    if place.startswith(("--", ENV_PREFIX)):
+        inner = []  # they hold no parts to name; of several URLs the message quotes the one it means
     for part in inner:
         place += f"[{part}]" if isinstance(part, int) else f".{part}"
     message = _PLAIN.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     message = re.sub(r"^Input should ", "should ", message)
-    secret = "api_key" in (name, *inner)
     got = "" if secret or detail["type"] in ("value_error", "missing") else f", not {_short(detail['input'])}"
     return f"{place}: {message}{got}"
 

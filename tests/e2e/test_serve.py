@@ -32,6 +32,13 @@ async def test_it_starts_without_engines_says_where_and_ends_when_told(number: s
         assert server.stop(number) == 0
 
 
+def test_a_terminal_that_lacks_letters_gets_the_others() -> None:
+    with served("--backend", NOWHERE, PYTHONIOENCODING="ascii") as server:
+        assert "ready at http://127.0.0.1:" in server.greeting
+        listed = thunder("backends", "--server", server.url, PYTHONIOENCODING="ascii")
+        assert (listed.returncode, listed.stderr) == (0, "")
+
+
 async def test_running_calls_finish_before_it_ends() -> None:
     go = asyncio.Event()
 

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 import thunder_sdk as thunder
+from thunder_sdk import wire
 from thunder_sdk.testing import use_sdk
 
 pytestmark = pytest.mark.usefixtures("sdk")
@@ -283,7 +284,9 @@ def test_repr():
     [
         {"name": "x" * 201}, {"name": 7}, {"program_id": "a b"}, {"program_id": ".."}, {"program_id": 7},
         {"parent": "a/b"}, {"group": ""}, {"priority": 1.5}, {"priority": True}, {"tags": "nightly"},
-        {"tags": 5}, {"parent": 5}, {"parent": "a", "program_id": "a"},
+        {"tags": 5}, {"tags": ["x"] * 101}, {"tags": ["x" * 201]}, {"parent": 5},
+        {"parent": "a", "program_id": "a"}, {"priority": 2**31}, {"lease": 1e10},
+        {"expected_context": 10**10},
         {"tags": [1]}, {"metadata": {"x": object()}}, {"metadata": [1]}, {"metadata": {"x": float("nan")}},
         {"expected_context": -1}, {"lease": 0}, {"max_wait": -1}, {"max_wait": float("nan")},
         {"environment": thunder.DockerEnvironment("python:3.12")},
@@ -313,11 +316,13 @@ def test_acting_blocks():
             block.__enter__()
     with block as second:
         assert second.call_id != one
-    for bad in ({"tool": ""}, {"tool": 7}, {"tool": "x" * 201}):
+    for bad in ({"tool": ""}, {"tool": 7}, {"tool": None}):
         with pytest.raises(thunder.ThunderConfigError, match="tool"):
             p.acting(**bad)
-    with pytest.raises(thunder.ThunderConfigError, match="expected"):
-        p.acting("bash", expected=-1)
+    assert p.acting("x" * 5_000).tool == "x" * wire.MAX_TOOL
+    for bad in (-1, 1e300):
+        with pytest.raises(thunder.ThunderConfigError, match="expected"):
+            p.acting("bash", expected=bad)
     p.close()
 
 

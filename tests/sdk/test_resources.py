@@ -66,7 +66,8 @@ def test_processes_are_named_by_pid_and_start_time():
         ("container", "", {}), ("image", 7, {}), ("volume", "a b", {}), ("network", "n\n", {}),
         ("image", "a\0", {}), ("directory", "", {}), ("directory", None, {}), ("directory", "a\0b", {}),
         ("directory", b"a", {}), ("container", "c", {"host": ""}), ("container", "c", {"host": 5}),
-        ("directory", "d", {"host": "a b"}),
+        ("directory", "d", {"host": "a b"}), ("directory", "d" * 5_000, {}),
+        ("image", "i", {"host": "h" * 256}),
         ("container", "c", {"keep": "yes"}),
     ],
 )  # fmt: skip

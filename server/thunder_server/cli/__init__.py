@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -16,4 +17,7 @@ def main() -> None:
             f"thunder: the command line needs the package {missing.name!r}, which the server extra brings: "
             "pip install 'thunder-sdk[server]'"
         )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter still gets the others
     app()

@@ -73,6 +73,14 @@ def serve(
     max_body: Annotated[
         str | None, _option("BYTES", "Largest request body; 64MiB is fine too.", "64MiB")
     ] = None,
+    engine_priority: Annotated[
+        bool | None,
+        typer.Option(
+            "--engine-priority",
+            help="Tell engines the priority of a call's program; vLLM needs --scheduling-policy priority.",
+            show_default=False,
+        ),
+    ] = None,
     poll: Annotated[str | None, _option("S", "How often to look at each backend.", "1")] = None,
     config: Annotated[
         str | None, _option("FILE", "TOML file with any of these, underscores for dashes.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -71,13 +72,14 @@ def draw(run: Run) -> list[Lane]:
     }
     for closed in run.of(Closed):
         lanes[closed.program].closed = closed.at - run.started
+    dispatches = _dispatches(run)
     places: dict[str, int] = {}
     contexts: dict[str, int] = defaultdict(int)
     for record in run.records:
         lane = lanes[record.program]
         if isinstance(record, Called):
             place = run.backends.index(record.backend) if record.backend in run.backends else None
-            lane.segments += _call(record, run.started, place)
+            lane.segments += _call(record, run.started, place, dispatches[record.program])
             contexts[record.program] = record.prompt_tokens + record.completion_tokens
             if place is not None:
                 places[record.program] = place
@@ -98,9 +100,22 @@ def draw(run: Run) -> list[Lane]:
     return list(lanes.values())
 
 
-def _call(call: Called, zero: float, place: int | None) -> list[Segment]:
+def _dispatches(run: Run) -> dict[str, list[float]]:
+    """When the server sent each program's calls on, in order."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for transition in run.transitions:
+        if transition["type"] == "call.dispatched":
+            times[transition["program_id"]].append(transition["at"])
+    return times
+
+
+def _call(call: Called, zero: float, place: int | None, dispatches: Sequence[float]) -> list[Segment]:
     tokens = call.prompt_tokens + call.completion_tokens
-    begun = call.dispatched if call.wait_s > _NOTICEABLE_S else call.sent
+    begun = call.sent
+    if call.wait_s > _NOTICEABLE_S:
+        # The server knows when; what the answer says leaves out how long the call was on its way to it.
+        begun = max((at for at in dispatches if at <= call.answered), default=call.dispatched)
+        begun = max(begun, call.dispatched)
     segments = [
         Segment(
             start=begun - zero,

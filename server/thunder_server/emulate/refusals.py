@@ -24,6 +24,8 @@ async def refusals(
         refusal = ApiError(400, f"The body cannot be read: {error}")
     except web.HTTPException as error:
         refusal = ApiError(error.status, f"{error.reason}: {request.method} {request.path}")
+    except ConnectionError:
+        return web.Response()  # the client is gone: nobody reads it
     shape = _as_anthropic if request.path.startswith("/v1/messages") else _as_openai
     return web.json_response(shape(refusal), status=refusal.status)
 

@@ -12,7 +12,7 @@ from thunder_server.demo.records import Called
 from thunder_server.demo.timeline import Activity, draw
 from thunder_server.simulation.results import percentile
 
-from .samples import BACKENDS, a_run, call
+from .samples import BACKENDS, START, a_run, call
 
 FIELDS = {
     "policy", "signals", "workload", "seed", "programs", "replicas", "kv_tokens", "working_set", "makespan_s",
@@ -95,6 +95,12 @@ class TestTimeline:
     def test_pauses_come_from_the_servers_stream(self) -> None:
         assert LANES["a"].paused == [(3, 5)]
         assert LANES["b"].paused == []
+
+    def test_a_call_is_held_until_the_server_sends_it_on(self) -> None:
+        run = a_run()
+        for at in (0, 5.5, 20):
+            run.transitions.append({"id": 9, "at": START + at, "type": "call.dispatched", "program_id": "a"})
+        assert [(one.start, one.end) for one in draw(run)[0].segments[2:]] == [(4, 5.5), (5.5, 8)]
 
     def test_a_pause_without_an_end_lasts_as_long_as_the_program(self) -> None:
         run = a_run()

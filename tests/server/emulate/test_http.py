@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Callable
 
 import aiohttp
 import pytest
+from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from thunder_server.emulate import EmulatedServer, EngineSettings
+from thunder_server.emulate.refusals import refusals
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -316,3 +318,29 @@ async def test_whatever_the_body_it_is_served_or_refused(http, path, body):
     async with http.post(path, data=json.dumps(body)) as response:
         await response.read()
     assert response.status in (200, 400, 404)
+
+
+async def test_a_client_that_leaves_at_the_last_word_is_no_error(caplog):
+    """The reset may only be noticed by the write that ends the stream."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        assert request.transport is not None
+        request.transport.abort()
+        await response.write(b"one")
+        return response
+
+    app = web.Application(middlewares=[refusals])
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        async with aiohttp.ClientSession() as http:
+            with pytest.raises(aiohttp.ClientError):
+                await (await http.get(f"http://{host}:{port}/")).read()
+    finally:
+        await runner.cleanup()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

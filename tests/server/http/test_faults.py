@@ -1,4 +1,35 @@
-"""Faults that proxies of this kind are known for, one test each, over real sockets."""
+"""Faults that proxies of this kind are known for, each with tests over real sockets that naive code fails.
+
+=============================================================  ==============================================
+fault                                                          test_…
+=============================================================  ==============================================
+phase stuck at reasoning: no usage, error, CRLF, dead backend  phase_is_not_stuck_…_however_a_call_ends
+phase stuck at reasoning: the client dies                      phase_is_not_stuck_…_when_the_client_dies,
+                                                               …_when_the_client_stops_reading,
+                                                               …_when_the_client_leaves_right_after_done
+queued request of a vanished client still runs                 queued_request_of_a_vanished_client_never_runs
+… and its retry runs too                                       retry_of_a_queued_request_takes_its_place,
+                                                               retry_of_a_running_request_cancels_the_first_…
+release of a queued program forwards the request untracked     release_of_a_queued_program_does_not_send_…
+parallel calls of a program overwrite each other's tokens      parallel_calls_…_keep_their_own_tokens
+untagged traffic collapses into one "default" program          untagged_callers_never_share_a_program
+dead backend keeps its programs for ever                       dead_backend_does_not_keep_its_programs,
+                                                               connection_refused_is_retried_elsewhere_…,
+                                                               request_that_reached_an_engine_is_never_sent_…,
+                                                               dead_backend_that_returns_is_used_again
+capacity read once                                             capacity_is_read_again_and_again
+``"None"``, NaN, renamed metrics, ``6.2e-05`` misparsed        metrics_are_read_for_what_they_say
+one hung /metrics stalls all scheduling                        one_hung_metrics_page_stalls_nobody
+trailing slash or ``/v1`` in a backend URL                     backend_url_with_a_tail
+gzip bodies re-labelled                                        encoded_body_passes_as_it_is
+usage chunk shown to a client that did not ask                 usage_chunk_is_shown_only_to_who_asked
+Authorization not forwarded                                    authorization_is_forwarded,
+                                                               key_of_the_server_stops_at_the_server
+anyone may release anyone                                      nobody_without_a_key_releases_anybody
+O(N²) tick at 10,000 programs                                  ten_thousand_programs_hold_up_no_call
+throughput falls with concurrency                              throughput_does_not_fall_with_concurrency
+=============================================================  ==============================================
+"""
 
 from __future__ import annotations
 
@@ -13,11 +44,19 @@ import brotli
 import pytest
 
 from thunder_server.backend_spec import BackendSpec
-from thunder_server.core.events import CallConnectFailed, Outcome, ProgramClosed
-from thunder_server.core.policies import CapSettings
+from thunder_server.core.events import (
+    CallArrived,
+    CallConnectFailed,
+    CallEnd,
+    CallFinished,
+    Outcome,
+    ProgramClosed,
+)
+from thunder_server.core.policies import CapSettings, PaperSettings
 
 from .fake_engine import Answer, FakeEngine, Reply, Seen, chunk_of, engines, plain_answer, usage_chunk
 from .harness import CHAT, HELLO, STREAM, serve
+from .whole import PROGRAMS, whole
 
 DONE = b"data: [DONE]"
 
@@ -87,6 +126,30 @@ async def test_phase_is_not_stuck_at_reasoning_when_the_client_dies(script: Answ
             await seen.gone.wait()
         await served.until(lambda: served.view("p")["phase"] == "acting")
         assert served.view("p")["calls"]["cancelled"] == 1
+
+
+async def test_phase_is_not_stuck_at_reasoning_when_the_client_stops_reading() -> None:
+    stopped = asyncio.Event()
+
+    async def endless(seen: Seen, reply: Reply) -> None:
+        await reply.stream_head()
+        try:
+            while True:
+                await reply.chunk(chunk_of("x" * 100_000) + b"\n\n")
+        finally:
+            stopped.set()
+
+    async with FakeEngine() as engine, serve([engine], silence_s=0.3) as served:
+        engine.answer = endless
+        _, writer = await asyncio.open_connection(*served.url.removeprefix("http://").split(":"), limit=1)
+        writer.write(f"POST /p/p{CHAT} HTTP/1.1\r\nHost: t\r\nContent-Length: 15\r\n\r\n".encode())
+        writer.write(b'{"stream":true}')
+        await engine.arrived()
+        await served.until(lambda: served.view("p")["phase"] == "acting", timeout=20)
+        assert served.view("p")["calls"]["cancelled"] == 1
+        async with asyncio.timeout(5):
+            await stopped.wait()
+        writer.close()
 
 
 async def test_phase_is_not_stuck_at_reasoning_when_the_client_leaves_right_after_done() -> None:
@@ -269,6 +332,10 @@ async def test_metrics_are_read_for_what_they_say(page: str, capacity: int | Non
             view = served.runtime.scheduler.backend_view(served.runtime.scheduler.backends[engine.id])
             assert (view["healthy"], view["capacity_tokens"], view["used_tokens"]) == (True, capacity, used)
             assert (await served.chat(program="p"))[0] == 200  # served whatever it says
+            # And the watch goes on.
+            engine.capacity(129)
+            backend = served.runtime.scheduler.backends[engine.id]
+            await served.until(lambda: backend.capacity_tokens == 2048)
 
 
 async def test_one_hung_metrics_page_stalls_nobody() -> None:
@@ -339,6 +406,51 @@ async def test_key_of_the_server_stops_at_the_server() -> None:
             assert (await served.chat(**headers))[0] == 200
         assert not any("s3cret" in value for seen in engine.seen for _, value in seen.headers)
         assert [seen.header("Authorization") for seen in engine.seen] == [None, None, "Bearer mine"]
+
+
+async def test_nobody_without_a_key_releases_anybody() -> None:
+    async with FakeEngine() as engine, whole([engine], api_key="s3cret") as server:
+        key = {"X-Thunder-Api-Key": "s3cret"}
+        assert (await server.ask("PUT", f"{PROGRAMS}/mine", {}, headers=key))[0] == 201
+        for method, path, body in (
+            ("POST", "/programs/release", {"program_id": "mine"}),
+            ("DELETE", f"{PROGRAMS}/mine?outcome=dropped", None),
+            ("PUT", f"{PROGRAMS}/mine", {"lease_s": 0.001}),
+        ):
+            for headers in ({}, {"Authorization": "Bearer guessed"}):
+                status, answer = await server.ask(method, path, body, headers=headers)
+                assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+        _, program = await server.ask("GET", f"{PROGRAMS}/mine", headers=key)
+        assert (program["status"], program["lease_s"]) == ("active", 60.0)
+
+
+async def test_ten_thousand_programs_hold_up_no_call() -> None:
+    """Far more of them than fit, acting, so that every look at memory has to find out who leaves: ten times a
+    second. Were it quadratic, the real calls below would wait for minutes."""
+    tokens, at_once = 100, 10_000
+    async with FakeEngine(blocks=1 + tokens * at_once // 2 // 16) as engine:
+        paper = PaperSettings(interval_s=0.1, decay=1)
+        async with serve([engine], policy="paper", policy_settings=paper, check=False) as served:
+            runtime = served.runtime
+            for number in range(at_once):
+                call_id = f"c{number}"
+                runtime.post(CallArrived(at=runtime.now(), call_id=call_id, program_id=f"p{number}"))
+                end = CallFinished(
+                    at=runtime.now(),
+                    call_id=call_id,
+                    end=CallEnd.COMPLETED,
+                    prompt_tokens=tokens,
+                    completion_tokens=0,
+                )
+                runtime.post(end)
+                if number % 100 == 0:
+                    await asyncio.sleep(0)  # as if they came over the network, ticks between them
+            assert len(runtime.scheduler.programs) == at_once
+            assert runtime.scheduler.queued_programs > at_once // 3
+            placed = list(runtime.scheduler.backends[engine.id].programs)
+            for program in placed[-5:]:
+                async with asyncio.timeout(5):
+                    assert (await served.chat(program=program.id))[0] == 200
 
 
 async def test_throughput_does_not_fall_with_concurrency() -> None:

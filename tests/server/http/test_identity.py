@@ -158,8 +158,8 @@ def test_everything_else() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("X-Thunder-Priority", value) for value in ("high", "1.5", "1e3", "9" * 30, "nan")]
-    + [("X-Thunder-Max-Wait", value) for value in ("soon", "-1", "nan", "inf", "1e999", "-0.1")]
+    [("X-Thunder-Priority", value) for value in ("high", "1.5", "1e3", "9" * 30, "nan", "1_0", "١")]
+    + [("X-Thunder-Max-Wait", value) for value in ("soon", "-1", "nan", "inf", "1e999", "-0.1", "1_0", "١")]
     + [("X-Thunder-Final", "maybe"), ("X-Thunder-Retry", "2")],
 )
 def test_garbage_in_our_headers_is_refused(name: str, value: str) -> None:

@@ -144,6 +144,7 @@ def test_a_backend_by_post_is_as_strict() -> None:
         ({"url": "http://a", "weight": 0}, "weight"),
         ({"url": "http://a", "capacity_tokens": True}, "capacity_tokens"),
         ({"url": "http://a", "api_key": 5}, "api_key"),
+        ({"url": "http://a", "api_key": "a\nb"}, "api_key"),
     ):
         with pytest.raises(ApiError) as raised:
             read(BackendSpec, body)

@@ -294,7 +294,12 @@ async def test_a_queued_stream_is_told_that_it_is_not_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("body", "message"),
-    [(b'{"error": {"message":\n "full"}}', "full"), (b"<html>", "The backend answered with status 429.")],
+    [
+        (b'{"error": {"message":\n "full"}}', "full"),
+        (b"<html>", "The backend answered with status 429: <html>"),
+        (b'{"detail": "no"}', 'The backend answered with status 429: {"detail": "no"}'),
+        (b"", "The backend answered with status 429."),
+    ],
 )
 async def test_what_is_refused_after_the_comments_is_one_error_event(body: bytes, message: str) -> None:
     async def refuse(seen: Seen, reply: Reply) -> None:
@@ -531,3 +536,30 @@ async def test_an_answer_without_usage_is_passed_and_counts_as_a_call(body: byte
         assert await served.stream(HELLO, X_Thunder_Program_Id="p") == body
         view = served.view("p")
         assert (view["phase"], view["calls"]["total"], view["calls"]["failed"]) == ("acting", 1, 0)
+
+
+async def test_engines_are_told_priorities_only_where_that_is_wanted() -> None:
+    plain = {"model": "m", "messages": [], "priority": None}
+    bodies = [HELLO, STREAM, {**HELLO, "priority": 7}, plain]
+    async with FakeEngine() as engine:
+        for options in ({}, {"engine_priority": True}):
+            async with serve([engine], **options) as served:
+                for body in bodies:
+                    await served.stream(body, X_Thunder_Program_Id="p", X_Thunder_Priority="5")
+                await served.stream(HELLO, X_Thunder_Program_Id="p")  # whose priority is known by now
+                await served.stream(HELLO, X_Thunder_Program_Id="other")
+                await served.stream(HELLO)
+        missing = object()
+        told = [seen.json.get("priority", missing) for seen in engine.seen]
+        assert told[:7] == [missing, missing, 7, None, missing, missing, missing]
+        # vLLM serves the lower number earlier.
+        assert told[7:] == [-5, -5, 7, None, -5, missing, missing]
+        assert engine.seen[7].json == {**HELLO, "priority": -5}
+
+
+async def test_an_engine_that_knows_no_priority_is_told_none() -> None:
+    async with FakeEngine() as engine:
+        spec = BackendSpec(url=engine.url, engine="openai")
+        async with serve([], specs=[spec], engine_priority=True) as served:
+            await served.stream(HELLO, X_Thunder_Program_Id="p", X_Thunder_Priority="5")
+        assert engine.seen[0].json == HELLO

@@ -99,6 +99,15 @@ async def test_paths_and_methods(method: str, path: str, status: int, allow: str
         assert not engine.seen
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/models", "/p/x/v1/embeddings", "/nothing"])
+async def test_an_expectation_that_cannot_be_met(path: str) -> None:
+    async with FakeEngine() as engine, serve([engine]) as served:
+        head = f"POST {path} HTTP/1.1\r\nHost: t\r\nExpect: banana\r\nContent-Length: 0\r\n\r\n"
+        status, body = await raw(served, head.encode())
+        assert (status, body["error"]["code"], body["error"]["param"]) == (417, "invalid_request", "Expect")
+        assert not engine.seen
+
+
 LONG = b"x" * 200_000
 
 
@@ -115,6 +124,7 @@ LONG = b"x" * 200_000
         (b"GET /v1/models HTTP/1.1\r\nHost: t\r\nX: " + LONG + b"\r\n\r\n", 431),
         (b"GET /" + LONG + b" HTTP/1.1\r\nHost: t\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: t\r\n" + b"X: y\r\n" * 5000 + b"\r\n", 431),
+        (b"GET /v1/models HTTP/1.1\r\nHost: t\r\nExpect: a miracle\r\n\r\n", 417),
     ],
 )
 async def test_what_is_no_http_is_refused_in_shape_and_the_answer_arrives(

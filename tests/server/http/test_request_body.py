@@ -159,7 +159,7 @@ def test_a_compressed_body_is_read_and_passed_undecoded(encode: Any) -> None:
 def test_a_body_that_cannot_be_looked_into_is_passed(raw: bytes, encoding: str) -> None:
     body = read(raw, encoding=encoding)
     assert body.forward is raw
-    assert (body.opaque, body.model, body.stream) == (True, None, False)
+    assert (body.encoded, body.model, body.stream) == (True, None, False)
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans(), st.sampled_from([None, 1, "\t"]))
@@ -245,3 +245,19 @@ def test_prompt_chars_count_text_and_leave_out_images() -> None:
 @given(JSON)
 def test_prompt_chars_of_anything(value: Any) -> None:
     assert prompt_chars({"messages": value, "tools": value, "input": value}) >= 0
+
+
+@given(st.dictionaries(st.text(), JSON), st.integers(-5, 5), st.sampled_from(["", " ", "\n", "\t \r\n"]))
+def test_a_priority_is_added_where_there_is_none(fields: dict[str, Any], priority: int, space: str) -> None:
+    body = read(space + json.dumps(fields)[:-1] + space + "}" + space, usage_option=False)
+    forward = json.loads(body.forward_with(priority))
+    named = json.loads(body.forward)
+    if "priority" in fields or not priority:
+        assert body.forward_with(priority) is body.forward
+    else:
+        assert forward == {**named, "priority": priority}
+
+
+def test_no_priority_is_added_to_an_encoded_body() -> None:
+    body = read(gzip.compress(b'{"model": "m"}'), encoding="gzip")
+    assert body.forward_with(3) is body.raw

@@ -132,6 +132,13 @@ def test_one_spelling_of_a_backend(url: str, normal: str, id_: str) -> None:
             "THUNDER_INSECURE: should be true or false, not 'maybe'",
         ),
         (BACKEND, {"THUNDER_API_KEY": "a b"}, None, "THUNDER_API_KEY: a key must be visible ASCII"),
+        ({**BACKEND, "api_key": ["k", "a b"]}, {}, None, "--api-key: a key must be visible ASCII"),
+        (
+            {},
+            {},
+            '[[backend]]\nurl = "http://a"\napi_key = "a\\nb"',
+            "backend[0].api_key: a key must be visible",
+        ),
         (BACKEND, {}, "port = true", "thunder.toml: port: should be a number"),
         (BACKEND, {}, "prt = 1", "thunder.toml: prt: is no setting; did you mean port ?"),
         (BACKEND, {}, "paper-decay = 1", "did you mean paper_decay ?"),
@@ -186,3 +193,9 @@ def test_a_host_elsewhere_needs_a_key_or_consent() -> None:
     assert load_settings({**BACKEND, "host": "::1"}, {}).host == "::1"
     assert load_settings({**BACKEND, "host": "0.0.0.0", "insecure": True}, {}).insecure
     assert load_settings({**BACKEND, "host": "0.0.0.0", "api_key": ["k"]}, {}).api_keys == ("k",)
+
+
+def test_there_may_be_several_keys(tmp_path: Path) -> None:
+    assert load_settings({**BACKEND, "api_key": ["k", "l"]}, {}).api_keys == ("k", "l")
+    (tmp_path / "thunder.toml").write_text("api_key = ['k', 'l']")
+    assert load_settings(BACKEND, {}, str(tmp_path / "thunder.toml")).api_keys == ("k", "l")
