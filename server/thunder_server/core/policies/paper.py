@@ -150,7 +150,7 @@ class Paper:
                 if backend is not None:
                     placed = True
                     rooms[backend] -= need
-                    yield Place(program, backend, f"{need} tokens fit")
+                    yield Place(program, backend, f"there is room for {need} tokens")
             if not placed:  # what fits the total but no single replica stays, and stays first in line
                 return
 
