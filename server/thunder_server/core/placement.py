@@ -85,6 +85,7 @@ class Placement:
                     self.lift(program, f"{backend.id} is within its limit again")
                     self.serve(program)
         if w.queue:
+            w.queue.tidy()
             for place in w.policy.restore(w.fleet, w.queue, w.now):
                 self._place(place.program, place.backend, place.reason)
                 self.serve(place.program)
