@@ -178,7 +178,7 @@ class Lively(Watcher):
             table.add_row(
                 Text("✓" if done else "▸", style="green" if done else "bold"),
                 Text(f"{score.task.policy}, {len(score.task.scripts)} agents", style="" if done else "bold"),
-                ProgressBar(total=score.task.calls, completed=score.steps, width=30),
+                ProgressBar(total=score.task.calls, completed=score.steps, width=14),
                 Text(f"{score.steps}/{score.task.calls} steps", justify="right"),
                 Text(f"{score.elapsed:.1f} s", justify="right"),
                 Text(score.note or f"hit rate {score.hit_rate}", style="dim"),
