@@ -8,12 +8,13 @@ UV     := $(BIN)/uv
 
 help:
 	@echo "make demo    see the scheduler work, on this machine, in two minutes"
-	@echo "make test    every test"
+	@echo "make test    every test; some of them: make test ARGS=\"-m 'not slow'\""
 	@echo "make check   the gate: lint, types, import contracts, coverage"
 	@echo "make lock    compile requirements/*.txt again"
+	@echo "make clean   remove .venv and whatever else was made"
 
 $(UV):
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thunder-sdk needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thunder-sdk needs Python 3.11 or newer, $(PYTHON) is %d.%d; say which to use: make PYTHON=python3.12 ..." % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 

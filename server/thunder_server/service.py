@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,8 @@ from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
 from thunder_server.runtime import Runtime
 from thunder_server.settings import Settings
+
+log = logging.getLogger(__name__)
 
 GRACE_S: Final = 30.0
 """How long running calls may go on once the server is told to stop."""
@@ -109,8 +112,15 @@ async def serve_until_told(settings: Settings, ready: Callable[[str], object]) -
 
         def stop() -> None:
             if told.is_set():
+                log.warning("cutting %d running calls", len(runtime.calls))
                 for call in list(runtime.calls.values()):
                     call.interrupt(Cut.SERVER_STOPPING)
+            else:
+                log.info(
+                    "stopping: running calls have %g s to end (there are %d); another signal cuts them",
+                    GRACE_S,
+                    sum(call.dispatch is not None for call in runtime.calls.values()),
+                )
             told.set()
 
         for number in (signal.SIGTERM, signal.SIGINT):

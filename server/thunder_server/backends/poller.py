@@ -118,6 +118,8 @@ class Poller:
             self.healthy, self.failing_since = True, None
         else:
             now = self._now()
+            if not self.healthy and self.failing_since is None:
+                log.warning("nothing healthy at backend %s yet (%s)", self.spec.id, self.spec.url)
             self.failing_since = started if self.failing_since is None else self.failing_since
             if self.healthy and not self._refused and now - self._answered_at < _DEAD_AFTER_S:
                 return False

@@ -24,5 +24,12 @@ def thunder() -> None:
     """Schedule whole agent runs, not single requests."""
 
 
+def _flowing(text: str | None) -> str:
+    """A docstring whose paragraphs are lines, for the terminal to break."""
+    return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
+
+
 for command in (demo, serve, emulate, simulate, top, programs, backends, why, doctor):
     command.register(app)
+for listed in app.registered_commands:
+    listed.help = _flowing(listed.callback.__doc__)

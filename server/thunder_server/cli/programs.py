@@ -102,6 +102,8 @@ def close_program(
         program = api.control("DELETE", f"/programs/{checked_id(program_id)}", params={"outcome": outcome})
     if as_json:
         print_json(program)
+    elif program["opened_at"] is None:
+        typer.echo(f"{program_id}: {program['reason']}; `thunder programs` lists what there is")
     else:
         typer.echo(
             f"{program_id}: {'closing, its calls finish' if program['closing'] else program['status']}"

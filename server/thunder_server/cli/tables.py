@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final, Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_PROGRAM_COLUMNS: Final[dict[str, Literal["left", "right"]]] = {
+    "program": "left",
+    "name": "left",
+    "status": "left",
+    "phase": "left",
+    "backend": "left",
+    "context": "right",
+    "calls": "right",
+    "waited": "right",
+    "lease": "right",
+}
+_DISPENSABLE: Final = ("lease", "backend", "waited", "calls", "context", "name")
+"""Columns that a narrow terminal does without, first what matters least."""
 _STATUS_STYLES = {"active": "green", "paused": "yellow", "terminated": "dim"}
 
 
@@ -61,25 +75,38 @@ def tokens(value: float | None) -> str:
 
 def programs_table(programs: Iterable[dict[str, Any]], width: int) -> Table:
     """One line for each; what matters least is left out where ``width`` columns are too few."""
-    roomy, wide = width >= 115, width >= 140
-    left = ["program", *(["name"] * wide), "status", "phase", *(["backend"] * roomy)]
-    table = _table(left, ["context", "calls", "waited", *(["lease"] * roomy)])
-    for program in programs:
-        status = program["outcome"] or ("closing" if program["closing"] else program["status"])
-        waiting = program["calls"]["waiting"]
-        lease = "" if program["outcome"] else seconds(program["lease_left_s"])
-        table.add_row(
-            plain(program["id"]),
-            *([plain(program["name"])] * wide),
-            Text(status, _STATUS_STYLES.get(program["status"], "")),
-            _phase(program),
-            *([plain(program["backend"])] * roomy),
-            tokens(program["tokens"]["context"]),
-            f"{program['calls']['total']}" + (f"+{waiting} due" if waiting else ""),
-            seconds(program["wait"]["total_s"]),
-            *([lease] * roomy),
-        )
+    rows = [_program_cells(program) for program in programs]
+    headings = list(_PROGRAM_COLUMNS)
+    for least in _DISPENSABLE:
+        widths = [max(cell_len(heading), *(row[heading].cell_len for row in rows), 0) for heading in headings]
+        if sum(widths) + 2 * len(widths) <= width:  # a space and a separator each
+            break
+        headings.remove(least)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in headings:
+        table.add_column(heading, justify=_PROGRAM_COLUMNS[heading], no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
     return table
+
+
+def _program_cells(program: dict[str, Any]) -> dict[str, Text]:
+    """What one program has to say in each of ``_PROGRAM_COLUMNS``."""
+    status = program["outcome"] or ("closing" if program["closing"] else program["status"])
+    waiting = program["calls"]["waiting"]
+    name = plain(program["name"])
+    name.truncate(32, overflow="ellipsis")
+    return {
+        "program": plain(program["id"]),
+        "name": name,
+        "status": Text(status, _STATUS_STYLES.get(program["status"], "")),
+        "phase": _phase(program),
+        "backend": plain(program["backend"]),
+        "context": Text(tokens(program["tokens"]["context"])),
+        "calls": Text(f"{program['calls']['total']}" + (f"+{waiting} due" if waiting else "")),
+        "waited": Text(seconds(program["wait"]["total_s"])),
+        "lease": Text("" if program["outcome"] else seconds(program["lease_left_s"])),
+    }
 
 
 def _phase(program: dict[str, Any]) -> Text:

@@ -69,7 +69,7 @@ def picture(seen: dict[str, Any], width: int, most: int | None = None) -> Group:
     )
     parts: list[RenderableType] = [
         backends_table(seen["backends"], width),
-        Text(f"{len(programs)} programs: {counts}"),
+        Text(f"{len(programs)} program{'s' * (len(programs) != 1)}: {counts}"),
         programs_table(shown, width),
     ]
     if len(shown) < len(programs):

@@ -48,17 +48,19 @@ def story(program_id: str, answer: dict[str, Any], now: float) -> Group:
         lines.append(Text.assemble("It waits for ", plain(answer["waiting_for"])))
     if answer["queue_position"] is not None:
         lines.append(Text(f"Its place in the queue: {answer['queue_position']}"))
-    if answer["needed_tokens"] is not None and answer["free_tokens"] is not None:
-        lines.append(
-            Text(
-                f"It needs {tokens(answer['needed_tokens'])} tokens; free are {tokens(answer['free_tokens'])}"
-            )
-        )
+    needed, free = answer["needed_tokens"], answer["free_tokens"]
+    if needed is not None and free is not None and answer["status"] != "terminated":
+        lines.append(Text(f"It needs {tokens(needed)} tokens; {tokens(free)} are free"))
+    longest = max((len(step["decision"]) for step in answer["decisions"]), default=0)
     for step in answer["decisions"]:
+        decision = f"{step['decision']:<{longest}}"
         ago = seconds(max(0.0, now - step["at"]))
         lines.append(
             Text.assemble(
-                (f"{ago:>8} ago  ", "dim"), plain(step["decision"], "cyan"), "  ", plain(step["reason"])
+                (f"{ago:>8} ago  ", "dim"),
+                plain(decision, "cyan"),
+                "  ",
+                plain(step["reason"]),
             )
         )
     return Group(*lines)

@@ -85,6 +85,7 @@ class Placement:
                     self.lift(program, f"{backend.id} is within its limit again")
                     self.serve(program)
         if w.queue:
+            w.queue.tidy()
             for intent in w.policy.restore(w.fleet, w.queue, w.now):
                 match intent:
                     case Evict(program, reason):

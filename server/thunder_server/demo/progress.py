@@ -28,12 +28,12 @@ class State(Enum):
 
     REASONING = "reasoning"
     ACTING = "acting"
-    PAUSED = "paused"
+    WAITING = "waiting"
     DONE = "done"
 
 
-_MARKS = {State.REASONING: "█", State.ACTING: "▄", State.PAUSED: "░", State.DONE: "·"}
-_STYLES = {State.REASONING: "blue", State.ACTING: "green", State.PAUSED: "yellow", State.DONE: "dim"}
+_MARKS = {State.REASONING: "█", State.ACTING: "▄", State.WAITING: "░", State.DONE: "·"}
+_STYLES = {State.REASONING: "blue", State.ACTING: "green", State.WAITING: "yellow", State.DONE: "dim"}
 
 
 class Score:
@@ -64,7 +64,7 @@ class Score:
         match record:
             case Opened() | Sending():
                 self.took = None
-                self.states[record.program] = State.PAUSED if isinstance(record, Sending) else State.ACTING
+                self.states[record.program] = State.WAITING if isinstance(record, Sending) else State.ACTING
             case Called():
                 self.states[record.program] = State.ACTING
                 self.steps += 1
@@ -86,7 +86,7 @@ class Score:
             if transition.get("backend") in run.backends:
                 self.places[program] = run.backends.index(transition["backend"])
         elif transition["type"] == "program.paused":
-            self.states[program] = State.PAUSED
+            self.states[program] = State.WAITING
         elif transition["type"] == "program.restored":
             self.states[program] = State.ACTING
 
@@ -178,7 +178,7 @@ class Lively(Watcher):
             table.add_row(
                 Text("✓" if done else "▸", style="green" if done else "bold"),
                 Text(f"{score.task.policy}, {len(score.task.scripts)} agents", style="" if done else "bold"),
-                ProgressBar(total=score.task.calls, completed=score.steps, width=30),
+                ProgressBar(total=score.task.calls, completed=score.steps, width=14),
                 Text(f"{score.steps}/{score.task.calls} steps", justify="right"),
                 Text(f"{score.elapsed:.1f} s", justify="right"),
                 Text(score.note or f"hit rate {score.hit_rate}", style="dim"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from thunder_server.demo import report, table
@@ -59,7 +60,9 @@ async def _run(options: Options, console: Console) -> tuple[Outline, list[Pair]]
     story = await outline(options)
     console.print(_opening(story))
     for note in footnotes(story):
-        console.print(f"  {note}", style="dim")
+        # A terminal breaks between words; a pipe gets whole lines.
+        line = Padding(note, (0, 0, 0, 2), style="dim") if console.is_terminal else f"  {note}"
+        console.print(line, style="dim", soft_wrap=not console.is_terminal)
     console.print()
     if not console.is_terminal:
         return story, await tell(story, Plain(console))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from rich.console import Console
+
+from thunder_server.cli.tables import programs_table
 
 from ..http.fake_engine import FakeEngine, Reply, Seen
 from ..http.whole import BACKENDS, PROGRAMS, Whole, whole
@@ -81,6 +86,43 @@ def test_a_program_is_closed(scene: Scene) -> None:
     assert (result.exit_code, result.stdout) == (0, "closed-by-hand: terminated\n")
     shown = json.loads(scene.thunder("programs", "show", "closed-by-hand", "--json").stdout)
     assert shown["outcome"] == "dropped"
+
+
+def test_closing_what_is_not_there_says_so(scene: Scene) -> None:
+    result = scene.thunder("programs", "close", "nobody")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("nobody: not known here")
+
+
+def _headings(width: int, **changes: object) -> list[str]:
+    program: dict[str, Any] = {
+        "id": "prg_" + 32 * "0",
+        "name": "agent-7",
+        "status": "active",
+        "outcome": None,
+        "closing": False,
+        "phase": "acting",
+        "expects_call": False,
+        "acting": [{"tool": "bash"}],
+        "backend": "127.0.0.1:8000",
+        "tokens": {"context": 1700},
+        "calls": {"total": 2, "waiting": 0},
+        "wait": {"total_s": 0.0},
+        "lease_left_s": 60.0,
+    }
+    table = programs_table([program | changes], width)
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table)
+    assert "name" in changes or "…" not in console.export_text()
+    return [str(column.header) for column in table.columns]
+
+
+def test_a_narrow_terminal_cuts_columns_and_not_what_they_say() -> None:
+    assert _headings(80) == ["program", "name", "status", "phase", "context"]
+    assert _headings(69) == ["program", "status", "phase"]
+    assert _headings(200)[-1] == "lease"
+    assert _headings(110, id="run-1")[-1] == "lease"
+    assert "name" in _headings(90, name=200 * "n", id="run-1")
 
 
 def test_why_tells_the_story(scene: Scene) -> None:

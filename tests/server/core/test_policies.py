@@ -50,6 +50,16 @@ def test_passthrough_queues_for_nothing_but_a_backend():
     assert h.scheduler.why("low", h.now).free_tokens is None
 
 
+def test_passthrough_queues_for_a_model_that_no_backend_serves_yet():
+    h = Harness("passthrough")
+    h.backend("a", models=frozenset({"m1"}))
+    waiting = [h.call(f"p{n}", model="m2") for n in range(3)]
+    served = h.call("other", model="m1")
+    assert h.running(served) == "a"
+    h.finish(served)
+    assert dispatched(h.backend("b", models=frozenset({"m2"}))) == waiting
+
+
 def test_a_program_that_lost_its_only_call_in_the_queue_waits_for_the_next():
     h = Harness("passthrough")
     h.fail(h.call("p"), CallEnd.CLIENT_GONE)

@@ -110,7 +110,7 @@ async def test_its_retry_after_a_time_out_supersedes_the_first() -> None:
 
     async with FakeEngine() as engine, serve([engine]) as served, client_of(served, retries=1) as client:
         engine.answer = hangs_once
-        answer = await client.with_options(timeout=0.2).chat.completions.create(
+        answer = await client.with_options(timeout=1.0).chat.completions.create(
             model="m",
             messages=MESSAGES,  # type: ignore[arg-type]
             extra_headers={"X-Thunder-Program-Id": "p"},

@@ -64,12 +64,13 @@ async def test_the_first_report_is_complete() -> None:
         assert (first.running, first.waiting, first.used_tokens) == (0, 0, 0)
 
 
-async def test_a_backend_that_is_not_there_yet() -> None:
+async def test_a_backend_that_is_not_there_yet(caplog: pytest.LogCaptureFixture) -> None:
     async with FakeEngine() as engine:
         port = engine.port
         await engine.stop()
         async with watch(f"http://127.0.0.1:{port}") as watched:
             assert not (await watched.until(lambda report: True)).healthy
+            assert caplog.text.count("nothing healthy at backend") == 1
             await engine.start(port)
             assert (await watched.until(lambda report: report.healthy)).capacity_tokens == 16384
 

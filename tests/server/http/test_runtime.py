@@ -117,16 +117,19 @@ async def test_stopping_cuts_what_does_not_end_in_time(caplog: pytest.LogCapture
 
 
 async def test_calls_on_a_machine_that_hangs_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poller_module, "_ANSWER_S", 0.02)
-    monkeypatch.setattr(poller_module, "_DEAD_AFTER_S", 0.04)
-    monkeypatch.setattr(runtime_module, "_STALLED_AFTER_S", 0.1)
-
     async def hangs(seen: Seen, reply: Reply) -> None:
         await asyncio.Event().wait()
 
     async with FakeEngine() as engine, serve([engine]) as served:
-        engine.answer = engine.pages["/health"] = engine.pages["/metrics"] = hangs
-        status, _, answer = await served.chat(program="p")
+        engine.answer = hangs
+        call = asyncio.create_task(served.chat(program="p"))
+        await engine.arrived()
+        # Only now, or a slow machine finds the backend dead before the call is there.
+        monkeypatch.setattr(poller_module, "_ANSWER_S", 0.02)
+        monkeypatch.setattr(poller_module, "_DEAD_AFTER_S", 0.04)
+        monkeypatch.setattr(runtime_module, "_STALLED_AFTER_S", 0.1)
+        engine.pages["/health"] = engine.pages["/metrics"] = hangs
+        status, _, answer = await call
         assert (status, answer["error"]["code"]) == (504, "backend_timeout")
         assert served.view("p")["phase"] == "acting"
 

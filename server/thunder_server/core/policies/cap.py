@@ -48,6 +48,8 @@ class Cap(MemoryBlind):
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
         for program in in_order(queue):
+            if not any(self._has_slot(backend) for backend in fleet.serving(None)):
+                return
             backend = least_loaded(b for b in fleet.open_to(program) if self._has_slot(b))
             if backend is not None:
                 yield Place(program, backend, f"one of {self.settings.programs} slots was free")

@@ -147,14 +147,18 @@ class Paper(MemoryBound):
                 if backend is not None:
                     placed = True
                     rooms[backend] -= need
-                    yield Place(program, backend, f"{need} tokens fit")
+                    yield Place(program, backend, f"there is room for {need} tokens")
             if not placed:  # what fits the total but no single replica stays, and stays first in line
                 return
 
     def _within_total(self, fleet: Fleet, queue: GlobalQueue, rooms: dict[Backend, float]) -> list[Program]:
         total = sum(room for room in rooms.values() if room > 0)
         chosen: list[Program] = []
+        most_anywhere = max(rooms.values(), default=0.0)
+        least = max(1.0, queue.lowest_rank())  # a rank is a need
         for group in queue.groups():
+            if min(most_anywhere, total) < least:
+                break
             _, _, model = group
             most = max((rooms[backend] for backend in fleet.serving(model or None)), default=0.0)
             if most < 1:

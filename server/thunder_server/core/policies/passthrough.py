@@ -23,6 +23,8 @@ class Passthrough(MemoryBlind):
         return Seat((-program.priority, 0, call.request.model or ""), 0.0)
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place]:
+        if not fleet.serving(None):
+            return
         for program in in_order(queue):
             backend = least_loaded(fleet.open_to(program))
             if backend is not None:
