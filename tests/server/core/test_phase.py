@@ -89,6 +89,15 @@ def test_smaller_ones_overtake_but_only_for_a_while():
     assert late in dispatched(h.close("large", Outcome.DROPPED))
 
 
+def test_nor_does_a_lower_priority_overtake_for_ever():
+    h = phase()
+    measured(h, seconds_per_token=1.0)
+    h.turn("full", 700)
+    h.call("large", 800, priority=1)
+    h.after(PATIENCE_S + 1)
+    assert h.running(h.call("small", 100)) is None
+
+
 def test_no_more_are_looked_at_than_a_few():
     h = phase()
     h.turn("full", 700)

@@ -19,6 +19,7 @@ only as far as needed, reasoning ones when their calls end, the lowest priority 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 from math import inf
@@ -35,7 +36,7 @@ INTERVAL_S = 1.0
 PATIENCE_S = 60.0
 """Who has waited this long is not overtaken any more."""
 OVERTAKING = 8
-"""How many that do not fit are looked at before those behind them have to wait."""
+"""How many that do not fit are looked at before those behind them, of whatever priority, have to wait."""
 SLICE = 5.0
 """Break-even times after which a program's place is up to one that has waited as long."""
 LOOKS = 64
@@ -63,20 +64,23 @@ class PhasePolicy(MemoryBound):
         return None
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict]:
+        stuck: Counter[str] = Counter()  # by model: who found no room, in this priority or a higher one
         for group in queue.groups():
-            overtaken = 0
+            _, _, model = group
+            if stuck[model] >= OVERTAKING:
+                continue
             for program in queue.walk(group):
                 place = self._fit(fleet, program, at)
                 if place is None:
                     backend, victims = self._reclaim(fleet, program, at)
                     if backend is not None:
                         yield from victims
-                        place = Place(program, backend, f"{program.need} tokens fit now")
+                        place = Place(program, backend, f"there is room for {program.need} tokens now")
                 if place is not None:
                     yield place
                     continue
-                overtaken += 1
-                if overtaken == OVERTAKING or self._waited(program, at) > PATIENCE_S:
+                stuck[model] += OVERTAKING if self._waited(program, at) > PATIENCE_S else 1
+                if stuck[model] >= OVERTAKING:
                     break
 
     def _waited(self, program: Program, at: float) -> float:
@@ -93,7 +97,7 @@ class PhasePolicy(MemoryBound):
             if backend.id == program.last_backend_id:
                 return Place(program, backend, "there is room where it was")
         most = max(fitting, key=lambda backend: (backend.limit - backend.used(at), -backend.load))
-        return Place(program, most, f"{need} tokens fit")
+        return Place(program, most, f"there is room for {need} tokens")
 
     def _has_room(self, backend: Backend, need: int, at: float) -> bool:
         # With nobody there who could grow, all of it is for the asking.
