@@ -22,7 +22,7 @@ CALL = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 async def test_it_starts_without_engines_says_where_and_ends_when_told(number: signal.Signals) -> None:
     with served("--backend", NOWHERE + "/v1", "http://127.0.0.1:10") as server:
         assert server.greeting.startswith("thunder serve: ready at http://127.0.0.1:")
-        assert "policy paper" in server.greeting
+        assert "policy phase" in server.greeting
         assert f"backends: {NOWHERE}, http://127.0.0.1:10" in server.greeting
         async with aiohttp.ClientSession() as http:
             async with http.get(server.url + "/healthz") as answer:
