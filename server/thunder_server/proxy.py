@@ -76,6 +76,9 @@ class Proxy:
             return await self._serve(request, api, path, path_id)
         if path == "/v1/models" or path.startswith("/v1/models/"):
             _require(request, "GET", "HEAD")
+            read_identity(
+                path_id, request.headers, {}
+            )  # a typing error in an agent's base URL shows here first
             return await self._models.answer(path.removeprefix("/v1/models").lstrip("/"))
         if ".." in path.split("/"):
             raise not_found("There is nothing at this path; '..' leads nowhere here.")

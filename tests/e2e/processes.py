@@ -42,6 +42,19 @@ class Server:
 
 
 @contextmanager
+def emulated(port: int, *words: str) -> Generator[subprocess.Popen[str]]:
+    """``thunder emulate`` on this port; killed at the end if it still runs."""
+    command = [*THUNDER, "emulate", "--port", str(port), *words]
+    with subprocess.Popen(command, env=clean_environ(), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert "ready at" in process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
 def served(*words: str, **environ: str) -> Generator[Server]:
     """``thunder serve`` on a free port; killed at the end if it still runs."""
     with subprocess.Popen(

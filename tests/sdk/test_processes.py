@@ -195,6 +195,24 @@ def test_a_subprocess_finds_its_program_and_flushes_at_exit(server, sdk):
         assert [e["tool"] for e in server.programs[p.id].events if "tool" in e] == ["outside"]
 
 
+def test_the_sender_imports_nothing(server):
+    """A child forked while another thread imports a module could never import it again."""
+    code = """if True:
+        import sys, threading
+        class Watch:
+            def find_spec(self, name, path=None, target=None):
+                if threading.current_thread().name == "thunder-sdk":
+                    print(name)
+        sys.meta_path.insert(0, Watch())
+        import thunder_sdk as thunder
+        with thunder.program(), thunder.acting("bash"):
+            pass
+        print(thunder.flush(30))
+    """
+    done = run(code, env={**os.environ, "THUNDER_BASE_URL": server.url.replace("127.0.0.1", "localhost")})
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
 @pytest.mark.slow
 def test_leaving_waits_two_seconds_at_most(server):
     server.gate.clear()

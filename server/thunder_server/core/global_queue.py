@@ -56,6 +56,11 @@ class GlobalQueue:
     def __contains__(self, program: Program) -> bool:
         return program in self._seats
 
+    def seat(self, program: Program) -> Seat | None:
+        """Where the program sits, if it is in the queue."""
+        seated = self._seats.get(program)
+        return None if seated is None else seated[0]
+
     def __iter__(self) -> Iterator[Program]:
         """All of them, in no order."""
         return iter(list(self._seats))

@@ -51,8 +51,8 @@ def _check_program(w: World, p: Program) -> None:
     if p.state is State.UNPLACED:
         assert p.running or not p.waiting, f"{who} waits outside the queue"
     homeless = p.state is State.QUEUED or (p.state is State.UNPLACED and p.waiting > 0)
-    seated = homeless and w.policy.seat(p) is not None
-    assert seated == (p in w.queue), f"{who}: {p.state.value}, in the queue: {p in w.queue}"
+    seat = w.policy.seat(p) if homeless else None
+    assert w.queue.seat(p) == seat, f"{who}: {p.state.value}, sits at {w.queue.seat(p)}, not at {seat}"
 
 
 def _check_backend(w: World, b: Backend) -> None:

@@ -27,6 +27,8 @@ async def test_models_are_the_union() -> None:
             assert await answer.json() == {"id": "org/b", "object": "model", "owned_by": "test"}
         async with served.client.get(served.url + "/v1/models/c") as answer:
             assert (answer.status, (await answer.json())["error"]["code"]) == (404, "model_not_found")
+        async with served.client.get(served.url + "/p/no%20id/v1/models") as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (400, "invalid_request")
 
 
 async def test_calls_go_where_their_model_is() -> None:
