@@ -30,6 +30,7 @@ from thunder_server.core.events import (
     Tick,
 )
 from thunder_server.core.policies import Evict, Paper, PhasePolicy, make_policy
+from thunder_server.core.policies.cap import Cap
 from thunder_server.core.program import Phase, State
 
 PROGRAMS = st.sampled_from(["p1", "p2", "p3", "p4", "p5"])
@@ -72,6 +73,26 @@ class CheckedPhase(PhasePolicy):
 
 class Lives(RuleBasedStateMachine):
     policy = staticmethod(lambda: make_policy("passthrough"))
+
+    @staticmethod
+    def has_room(world, program) -> bool:
+        """Whether some backend could take the program, as its policy sees it."""
+        backends = world.fleet.open_to(program)
+        match world.policy:
+            case Cap(settings=settings):
+                return any(len(backend.programs) < settings.programs for backend in backends)
+            case Paper(settings=settings) as paper:
+                # With decay, room grows between two looks.
+                room = paper.room(world.fleet, program, world.now)
+                return settings.decay == 1 and room >= max(1, program.need)
+            case PhasePolicy() as phase:
+                # What is kept for growth fades between two looks; others than the first may have to wait.
+                now, fleet = world.now, world.fleet
+                growing = any(b.turnover.growth(b.limit, now) for b in fleet.values())
+                first = world.queue.position(program) == 1
+                return first and not growing and phase._fit(fleet, program, now) is not None
+            case _:
+                return bool(backends)
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,6 +263,12 @@ class Lives(RuleBasedStateMachine):
         running = {c for c, (_, call) in self.scheduler._world.calls.items() if call.backend_id}
         assert running == set(self.running)
 
+    @invariant()
+    def nobody_waits_beside_room(self):
+        world = self.scheduler._world
+        for program in world.queue:
+            assert not self.has_room(world, program), f"{program.id} fits and waits"
+
     def teardown(self):
         """The world calms down."""
         now = self.h.now
@@ -288,10 +315,12 @@ TestCap = machine("CapLives", lambda: make_policy("cap", CapSettings(programs=2)
 TestPaper = machine("PaperLives", paper(), examples=25)
 TestPaperWithWindow = machine("PaperWindowLives", paper(**WINDOW))
 TestPhase = machine("PhaseLives", CheckedPhase, examples=25)
+TestPaperWithoutDecay = machine("PaperUndecayedLives", paper(decay=1), examples=25)
 
 # The same for longer: not for every run.
 many = pytest.mark.slow
 TestManyCap = many(machine("ManyCapLives", lambda: make_policy("cap", CapSettings(programs=2)), examples=300))
 TestManyPhase = many(machine("ManyPhaseLives", CheckedPhase, examples=300))
 TestManyPaper = many(machine("ManyPaperLives", paper(), examples=300))
+TestManyPaperWithoutDecay = many(machine("ManyPaperUndecayedLives", paper(decay=1), examples=300))
 TestManyPaperWithWindow = many(machine("ManyPaperWindowLives", paper(**WINDOW), examples=300))
