@@ -154,7 +154,7 @@ def test_heartbeats_survive_another_init(server, sdk, sources):
 
 
 def test_in_real_time_the_thread_wakes_up_for_it(server):
-    with use_sdk(server.url, lease=0.3) as process, thunder.program() as p:
+    with use_sdk(server.url, lease=1.5) as process, thunder.program() as p:
         server.wait_for(lambda s: len(beats(s)) >= 2, timeout=60)
         assert {e["program_id"] for e in server.events} == {p.id}
     assert process.sender.health == "reachable"
