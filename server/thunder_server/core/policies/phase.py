@@ -166,10 +166,10 @@ class PhasePolicy(MemoryBound):
 
 def longest_idle(backend: Backend) -> Iterator[Program]:
     """Acting programs on a backend, who has been acting longest first: a program is charged anew whenever it
-    begins to act, and charges keep their order."""
+    begins to act, and charges keep their order. To be read before anybody is charged again."""
     return (
         program
-        for program, charge in list(backend.charges.items())
+        for program, charge in backend.charges.items()
         if charge.since is not None and program in backend.programs
     )
 
