@@ -128,7 +128,7 @@ def test_what_clients_report_is_told() -> None:
         e.HeartbeatReceived(**common, seq=5),
     ):
         stream.observe(event, [])
-    envelope = {"at": 2.0, "program_id": "p"}
+    envelope = {"at": 102.0, "program_id": "p"}
     box = {"kind": "container", "ref": "box", "host": "h"}
     assert [entry | {"id": 0} for entry in heard(stream, FIRST)] == [
         {"id": 0, "type": "acting.started", **envelope, "call_id": "c", "tool": "bash", "expected_s": 3.0},
