@@ -79,7 +79,9 @@ class Entry:
 
 
 def _names(subject: d.Decision | e.Event | None) -> tuple[str, ...]:
-    return () if subject is None else tuple(field.name for field in fields(subject) if field.name not in _UNTOLD)
+    return (
+        () if subject is None else tuple(field.name for field in fields(subject) if field.name not in _UNTOLD)
+    )
 
 
 class Stream:
