@@ -63,8 +63,8 @@ class Machines:
 class Simulator:
     """One run: programs under a policy on engines. Equal arguments give equal results.
 
-    With ``at_a_time``, only so many of ``starts`` begin at their time; each of the others follows one that has
-    ended, so that the load stays what it is until the work runs out.
+    With ``at_a_time``, only so many of ``starts`` begin at their time; each of the others follows one that
+    has ended, so that the load stays what it is until the work runs out.
 
     >>> from thunder_server.core import make_policy
     >>> from thunder_server.simulation.time_model import PRESETS
