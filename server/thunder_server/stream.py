@@ -79,9 +79,8 @@ class Entry:
 
 
 def _names(subject: d.Decision | e.Event | None) -> tuple[str, ...]:
-    return (
-        () if subject is None else tuple(field.name for field in fields(subject) if field.name not in _UNTOLD)
-    )
+    told = () if subject is None else fields(subject)
+    return tuple(field.name for field in told if field.name not in _UNTOLD)
 
 
 class Stream:

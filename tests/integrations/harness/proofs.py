@@ -1,7 +1,7 @@
 """What tests show: the cells of the table in ``docs/integrations.md``.
 
-``@pytest.mark.proves("litellm", "identity", "streaming")`` claims two cells. With ``partly="reason"`` they hold
-with that restriction. A cell that nobody proves is a no, whose reason is in ``limits.toml``.
+``@pytest.mark.proves("litellm", "identity", "streaming")`` claims two cells; with ``partly="reason"`` they
+hold with that restriction. A cell that nobody proves is a no, whose reason is in ``limits.toml``.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from .dialogue import USAGE, Turn, names
 
 KNOWN = names(
     "model input instructions tools tool_choice parallel_tool_calls stream temperature top_p"
-    " max_output_tokens metadata previous_response_id reasoning store text truncation user include service_tier"
-    " stream_options prompt background max_tool_calls top_logprobs prompt_cache_key safety_identifier"
+    " max_output_tokens metadata previous_response_id reasoning store text truncation user include"
+    " service_tier stream_options prompt"
+    " background max_tool_calls top_logprobs prompt_cache_key safety_identifier"
 )
 
 
