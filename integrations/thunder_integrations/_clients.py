@@ -9,12 +9,17 @@ import thunder_sdk as thunder
 
 
 def tag(client: Any, program: thunder.Program) -> None:
-    """Makes an openai client name the program, if it is one and its base URL is on the program's server.
+    """Makes an openai client name the program, if it is one and its base URL is the program's server.
 
     Clients of anybody else, say of a public provider to fall back to, stay as they are.
     """
-    if hasattr(client, "_prepare_request") and _origin(client.base_url) == _origin(program.base_url):
+    if hasattr(client, "_prepare_request") and reaches(client.base_url, program):
         thunder.wrap_openai(client)
+
+
+def reaches(url: object, program: thunder.Program) -> bool:
+    """Whether a call to `url` goes to the program's server."""
+    return _origin(url) == _origin(program.base_url)
 
 
 def _origin(url: object) -> tuple[str, str | None, int | None]:

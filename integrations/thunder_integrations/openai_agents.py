@@ -99,19 +99,19 @@ class Runner(agents.Runner):
     """
 
     @classmethod
-    async def run(cls, starting_agent: Any, input: Any, **options: Any) -> Any:
+    async def run(cls, starting_agent: Any, input: Any, **options: Any) -> Any:  # noqa: A002
         hooks = _hooks(options)
         async with _Around(starting_agent, hooks):
             return await super().run(starting_agent, input, **{**options, "hooks": hooks})
 
     @classmethod
-    def run_sync(cls, starting_agent: Any, input: Any, **options: Any) -> Any:
+    def run_sync(cls, starting_agent: Any, input: Any, **options: Any) -> Any:  # noqa: A002
         hooks = _hooks(options)
         with _Around(starting_agent, hooks):
             return super().run_sync(starting_agent, input, **{**options, "hooks": hooks})
 
     @classmethod
-    def run_streamed(cls, starting_agent: Any, input: Any, *args: Any, **options: Any) -> Any:
+    def run_streamed(cls, starting_agent: Any, input: Any, *args: Any, **options: Any) -> Any:  # noqa: A002
         hooks = _hooks(options)
         around = _Around(starting_agent, hooks)
 
@@ -178,8 +178,8 @@ def as_tool(agent: Any, tool_name: str | None, tool_description: str | None, **o
 class SandboxSink(EventSink):
     """Declares what a sandbox holds, its container or its temporary directory, for the current program.
 
-    ``DockerSandboxClient(docker, instrumentation=Instrumentation(sinks=[SandboxSink()]))``. A session belongs to
-    the program in which it is created: one that `Runner` makes to its run, one of your own outside of every
+    ``DockerSandboxClient(docker, instrumentation=Instrumentation(sinks=[SandboxSink()]))``. A session belongs
+    to the program in which it is created: one that `Runner` makes to its run, one of your own outside of every
     program to nobody, so that nothing ever removes it.
     """
 

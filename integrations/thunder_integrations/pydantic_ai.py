@@ -27,8 +27,8 @@ class Thunder(AbstractCapability[Any]):
     A run inside a ``thunder.program`` takes part in that one. A run that a tool of another run starts is a
     child, if its agent has the capability as well.
 
-    Models of an openai client whose base URL is the configured server's are tagged by themselves, wherever they
-    hide in wrappers and fallbacks; others are left alone. Give those ``thunder.wrap_openai(client)``.
+    Models of an openai client whose base URL is the configured server's are tagged by themselves, also those in
+    wrappers and fallbacks; others are left alone. Give those ``thunder.wrap_openai(client)``.
 
     Args:
         expected: seconds that a tool usually runs, by its name. A tool may say so itself:
@@ -49,9 +49,7 @@ class Thunder(AbstractCapability[Any]):
                 tag(client, run.program)
         return await handler(request_context)
 
-    async def wrap_tool_execute(
-        self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any
-    ) -> Any:
+    async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
         expected = self._expected.get(call.tool_name, (tool_def.metadata or {}).get("expected_s"))
         async with thunder.acting(call.tool_name, expected=expected):
             return await handler(args)

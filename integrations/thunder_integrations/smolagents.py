@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -19,7 +19,7 @@ from smolagents.local_python_executor import LocalPythonExecutor, PythonExecutor
 
 import thunder_sdk as thunder
 from thunder_integrations._clients import tag
-from thunder_integrations._runs import NOTHING_EXPECTED, Run
+from thunder_integrations._runs import NOTHING_EXPECTED, Run, steps
 
 __all__ = ["CodeAgent", "ToolCallingAgent"]
 
@@ -27,8 +27,8 @@ __all__ = ["CodeAgent", "ToolCallingAgent"]
 class _Programs(smolagents.MultiStepAgent):
     """What the agents have in common: every run is a program, and the model's calls name it.
 
-    A run inside a ``thunder.program`` takes part in that one; a managed agent's is a child. The model's client
-    is tagged if its base URL is the configured server's; else give it ``thunder.wrap_openai(model.client)``.
+    A run inside a ``thunder.program`` takes part in that one; a managed agent's is a child. The model's
+    client is tagged if its base URL is the configured server's, else say ``thunder.wrap_openai(model.client)``.
     """
 
     expected: Mapping[str, float] = NOTHING_EXPECTED
@@ -36,31 +36,13 @@ class _Programs(smolagents.MultiStepAgent):
     def run(self, task: str, stream: bool = False, *args: Any, **options: Any) -> Any:
         run = Run(self.name or type(self).__name__, self.expected)
         if stream:
-            return _steps(run, lambda: self._run(run, task, True, *args, **options))
+            return steps(run, lambda: self._run(run, task, True, *args, **options))
         with run:
             return self._run(run, task, False, *args, **options)
 
     def _run(self, run: Run, *args: Any, **options: Any) -> Any:
         tag(getattr(self.model, "client", None), run.program)
         return super().run(*args, **options)
-
-
-def _steps(run: Run, start: Any) -> Generator[Any, Any, None]:
-    """A streamed run: the program is current while the agent works, never while its consumer does."""
-    context = copy_context()
-    context.run(run.start)
-    try:
-        steps = context.run(start)
-        while True:
-            try:
-                step = context.run(next, steps)
-            except StopIteration:
-                break
-            yield step
-    except BaseException as error:
-        context.run(run.finish, error)
-        raise
-    context.run(run.finish)
 
 
 class ToolCallingAgent(_Programs, smolagents.ToolCallingAgent):
@@ -93,7 +75,8 @@ class CodeAgent(_Programs, smolagents.CodeAgent):
     def __init__(self, *args: Any, expected: Mapping[str, float] = NOTHING_EXPECTED, **options: Any) -> None:
         super().__init__(*args, **options)
         self.expected = expected
-        self.python_executor = _Acting(self.python_executor, expected.get(_PYTHON))
+        executor: PythonExecutor = self.python_executor
+        self.python_executor: PythonExecutor = _Acting(executor, expected.get(_PYTHON))
 
     def _run(self, run: Run, *args: Any, **options: Any) -> Any:
         container = getattr(self.python_executor, "container", None)
@@ -106,12 +89,16 @@ _PYTHON = "python_interpreter"
 
 
 class _Acting(PythonExecutor):
-    """An executor that reports what `inner` does, and takes the program into the thread it runs code in."""
+    """An executor that reports what `inner` does.
+
+    The local one runs code in a bare thread, which knows nothing of the program: there every tool brings
+    along the context of the code that it was made for.
+    """
 
     def __init__(self, inner: PythonExecutor, expected: float | None) -> None:
         self._inner = inner
         self._expected = expected
-        self._context = copy_context()
+        self._tools: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         if name == "_inner":  # not set yet: being copied or unpickled
@@ -120,28 +107,25 @@ class _Acting(PythonExecutor):
 
     def __call__(self, code_action: str) -> Any:
         with thunder.acting(_PYTHON, expected=self._expected):
-            self._context = copy_context()
+            if isinstance(self._inner, LocalPythonExecutor):
+                context = copy_context()
+                self._inner.send_tools({name: _Tool(tool, context) for name, tool in self._tools.items()})
             return self._inner(code_action)
 
     def send_tools(self, tools: dict[str, Any]) -> None:
-        if isinstance(self._inner, LocalPythonExecutor):
-            tools = {name: _Carried(tool, self) for name, tool in tools.items()}
+        self._tools = tools
         self._inner.send_tools(tools)
 
     def send_variables(self, variables: dict[str, Any]) -> None:
         self._inner.send_variables(variables)
 
-    def copied(self) -> Context:
-        """A context to call a tool in: that of the code which calls it."""
-        return self._context.copy()
 
+class _Tool:
+    """A tool, or a managed agent, that runs in `context` whoever calls it."""
 
-class _Carried:
-    """A tool in the context of the code that calls it: the local executor runs code in a bare thread."""
-
-    def __init__(self, tool: Any, executor: _Acting) -> None:
+    def __init__(self, tool: Any, context: Context) -> None:
         self._tool = tool
-        self._executor = executor
+        self._context = context
 
     def __getattr__(self, name: str) -> Any:
         if name == "_tool":
@@ -149,4 +133,4 @@ class _Carried:
         return getattr(self._tool, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._executor.copied().run(self._tool, *args, **kwargs)
+        return self._context.copy().run(self._tool, *args, **kwargs)
