@@ -10,9 +10,9 @@
     with thunder.program("fix-issue-7"):
         litellm.completion(model="hosted_vllm/qwen", api_base="http://127.0.0.1:8300/v1", messages=[...])
 
-LiteLLM tells a callback about every request right before it is sent: where it goes, and with which headers. That is the
-one place, common to sync and async, streams, ``responses()``, routers, retries and fallbacks, where the host is known;
-what is added there goes to the configured server (and ``tag_hosts``) and nowhere else.
+LiteLLM tells a callback about every request right before it is sent: where it goes, and with which headers.
+That is the one place, common to sync and async, streams, ``responses()``, routers, retries and fallbacks,
+where the host is known; what is added there goes to the configured server (and ``tag_hosts``) and nowhere else.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Tagger(CustomLogger):
 def install() -> None:
     """Makes every LiteLLM call of this process carry the program that is current where the call is made.
 
-    Callbacks, ``proxy_auth`` and a call's own ``extra_headers``, ``extra_body`` and ``metadata`` stay as they are;
-    a header that a call sets itself wins. A second call changes nothing.
+    Callbacks, ``proxy_auth`` and a call's own ``extra_headers``, ``extra_body`` and ``metadata`` stay as they
+    are; a header that a call sets itself wins. A second call changes nothing.
     """
     if not any(isinstance(callback, Tagger) for callback in litellm.input_callback):
         litellm.logging_callback_manager.add_litellm_input_callback(Tagger())
@@ -65,8 +65,8 @@ def add(ours: dict[str, str], headers: MutableMapping[str, Any]) -> None:
 def _headers_of(request: dict[str, Any], url: str) -> MutableMapping[str, Any]:
     """The headers that will be sent.
 
-    Calls that LiteLLM sends itself name their full URL, and ``headers`` is what goes out. Those that it makes through
-    the openai client name its base URL, and pass ``extra_headers`` to it; the mapping there may be the caller's own.
+    Calls that LiteLLM sends itself name their full URL, and ``headers`` is what goes out. Those that it makes
+    through the openai client name its base URL, and pass it ``extra_headers``, which may be the caller's own.
     """
     if urlsplit(url).path.rstrip("/").endswith(_ENDPOINTS):
         sent: MutableMapping[str, Any] = request["headers"]
