@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from typing import Any
+from typing import Any, TypedDict
 
 from thunder_server.core.events import Outcome
 
@@ -79,6 +79,14 @@ class Claim:
 class Errand(Decision):
     """Base of what is done outside the server's own process, on some host. ``program_id`` and ``generation``
     say on whose behalf."""
+
+    program_id: str
+    generation: int
+    host: str | None
+
+
+class Whose(TypedDict):
+    """The common part of errands."""
 
     program_id: str
     generation: int
