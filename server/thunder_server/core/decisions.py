@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-
 from typing import Any, TypedDict
 
 from thunder_server.core.events import Outcome
@@ -223,6 +222,22 @@ class EnvironmentChanged(Decision):
     generation: int
     state: str
     container_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Decision):
+    """Nothing is dispatched any longer, until `Resumed`; ``running`` calls are still under way."""
+
+    running: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Decision):
+    """Calls are dispatched again."""
+
+    held_s: float
     reason: str
 
 

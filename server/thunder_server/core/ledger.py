@@ -306,7 +306,9 @@ class Ledger:
         parked, thing.errand = thing.errand is Errand.PARKED, Errand.NONE
         if parked:
             thing.sent = thing.in_state(ResourceState.RECLAIMING)
-            self._finish(thing, Deed.GIVE_UP, f"nobody reclaims on {thing.key.host}; run `thunder reaper` there")
+            self._finish(
+                thing, Deed.GIVE_UP, f"nobody reclaims on {thing.key.host}; run `thunder reaper` there"
+            )
         else:
             self._send(thing)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from thunder_server.core.calls import Calls
 from thunder_server.core.decisions import Forget, Opened, PhaseChanged, Terminate
@@ -61,6 +61,20 @@ class Lifecycle:
         self._ledger = ledger
         self._environments = environments
         self._orphans = orphans
+
+    def happened(self, event: ClientEvent | ProgramOpened | ProgramClosed | ProgramRecovered) -> None:
+        """Clients have spoken, or an earlier run of the server has left word of them."""
+        match event:
+            case ClientEvent():
+                self.reported(event)
+            case ProgramOpened():
+                self.opened(event)
+            case ProgramClosed():
+                self.closed(event)
+            case ProgramRecovered():
+                self.recovered(event)
+            case _:
+                assert_never(event)
 
     # --- opening
 

@@ -18,6 +18,7 @@ from thunder_server.core.calls import Calls
 from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.counters import Counters
 from thunder_server.core.decisions import Decision
+from thunder_server.core.environments import Environments
 from thunder_server.core.events import (
     BackendAdded,
     BackendDrained,
@@ -42,8 +43,9 @@ from thunder_server.core.events import (
     ResourceObserved,
     Surveyed,
     Tick,
+    WeightSyncBegan,
+    WeightSyncEnded,
 )
-from thunder_server.core.environments import Environments
 from thunder_server.core.invariants import check_invariants
 from thunder_server.core.ledger import Ledger
 from thunder_server.core.lifecycle import Lifecycle
@@ -54,6 +56,7 @@ from thunder_server.core.program import Program
 from thunder_server.core.replicas import Replicas
 from thunder_server.core.resources import Thing
 from thunder_server.core.views import Why, backend_view, program_view, why
+from thunder_server.core.weight_sync import WeightSync
 from thunder_server.core.world import Due, World
 
 
@@ -82,6 +85,7 @@ class Scheduler:
             self._world, self._placement, self._calls, self.ledger, self._environments, self._orphans
         )
         self._replicas = Replicas(self._world, self._placement)
+        self._weight_sync = WeightSync(self._world, self._placement)
 
     # --- events in, decisions out
 
@@ -113,16 +117,14 @@ class Scheduler:
                 self._calls.finished(event)
             case CallConnectFailed():
                 self._connect_failed(event)
-            case ClientEvent():
-                self._lifecycle.reported(event)
-            case ProgramOpened():
-                self._lifecycle.opened(event)
-            case ProgramClosed():
-                self._lifecycle.closed(event)
-            case ProgramRecovered():
-                self._lifecycle.recovered(event)
+            case ClientEvent() | ProgramOpened() | ProgramClosed() | ProgramRecovered():
+                self._lifecycle.happened(event)
             case BackendAdded() | BackendReported() | BackendDrained() | BackendRemoved():
                 self._replicas.happened(event)
+            case WeightSyncBegan():
+                self._weight_sync.began(event)
+            case WeightSyncEnded():
+                self._weight_sync.ended()
             case Tick():
                 pass
             case _:
@@ -182,6 +184,8 @@ class Scheduler:
                 self._environments.look()
             case Due.HIBERNATE, Program():
                 self._environments.paused_for_long(what)
+            case Due.WATCHDOG, _:
+                self._weight_sync.overdue()
             case _:
                 self._placement.tick()
 
@@ -234,6 +238,16 @@ class Scheduler:
     def queued_programs(self) -> int:
         """How many programs wait for a backend."""
         return len(self._world.queue)
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is dispatched because the engines are getting new weights."""
+        return self._world.held_since is not None
+
+    @property
+    def running_calls(self) -> int:
+        """How many calls were sent to a backend and are not over."""
+        return sum(backend.running for backend in self._world.fleet.values())
 
     @property
     def waiting_calls(self) -> int:

@@ -157,6 +157,8 @@ def _waiting_for(w: World, program: Program, free: int | None) -> str | None:
         return "its next call"
     if program.held and program.environment is not None:
         return f"its environment ({program.environment.state.value}: {program.environment.reason})"
+    if w.held_since is not None:
+        return "the engines to get their new weights"
     if not w.fleet.open_to(program):
         model = call.request.model
         known = f" that serves {model!r}" if model and w.fleet.any_healthy() else ""

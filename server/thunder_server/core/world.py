@@ -29,6 +29,7 @@ class Due(Enum):
     SURVEY = auto()  # a host is to be looked at for what nobody declared
     PREPARE = auto()  # whose environments are to be prepared is to be looked at
     HIBERNATE = auto()  # a program has been paused for long
+    WATCHDOG = auto()  # a weight sync has gone on for too long
 
 
 class World:
@@ -51,6 +52,7 @@ class World:
         self.calls: dict[str, tuple[Program, Call]] = {}  # live ones
         self.waiting: dict[str | None, dict[Call, None]] = {}  # waiting calls by model
         self.unhealthy_since: float | None = None  # since when no backend is healthy
+        self.held_since: float | None = None  # since when nothing is dispatched (see ``weight_sync``)
 
         self.touched: dict[Program, None] = {}
         self.homeless: dict[Program, None] = {}
