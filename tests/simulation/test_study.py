@@ -9,11 +9,12 @@ import pytest
 from tests.simulation.sessions import machines
 from thunder_server.core import make_policy
 from thunder_server.simulation.generated import GENERATORS, LARGEST_CONTEXT
+from thunder_server.simulation.jsonlines import TraceError
 from thunder_server.simulation.replay import Signals
 from thunder_server.simulation.simulator import Machines
 from thunder_server.simulation.study import Cut, Study, from_traces, generate, packaged
 from thunder_server.simulation.time_model import PRESETS
-from thunder_server.simulation.workload import Gap, TraceError
+from thunder_server.simulation.workload import Gap
 
 LARGE = Machines(preset=PRESETS["h100-qwen30b"], replicas=2, kv_tokens=1_700_000)
 SMALL = Machines(preset=PRESETS["cpu-small"], replicas=2, kv_tokens=16_384)

@@ -189,8 +189,8 @@ def _workload(
     traces: Sequence[Path], name: str | None, programs: int | None, seed: int, cut: object, machines: Machines
 ) -> Workload:
     from thunder_server.simulation.generated import GENERATORS
+    from thunder_server.simulation.jsonlines import TraceError
     from thunder_server.simulation.study import Cut, from_traces, generate, packaged
-    from thunder_server.simulation.workload import TraceError
 
     assert isinstance(cut, Cut)
     if traces and name is not None:
