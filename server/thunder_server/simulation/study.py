@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +11,12 @@ from typing import Any
 
 from thunder_server.core import Policy
 from thunder_server.simulation.generated import GENERATORS, LARGEST_CONTEXT, STAGGER_S
+from thunder_server.simulation.reading import read
 from thunder_server.simulation.replay import Signals
 from thunder_server.simulation.results import Outcome, details, outcome_row
 from thunder_server.simulation.simulator import Machines, Simulator, Start
-from thunder_server.simulation.workload import Session, load, recorded
+from thunder_server.simulation.traffic import Traffic
+from thunder_server.simulation.workload import Session, recorded
 
 RECORDED = "recorded"
 RECORDED_TURNS = 16
@@ -83,20 +84,25 @@ class Result:
     details: dict[str, Any]
 
 
-def from_traces(paths: Sequence[Path], programs: int | None, seed: int, cut: Cut) -> Workload:
-    """The sessions of trace files, as they were recorded unless ``cut`` says otherwise.
+def from_files(paths: Sequence[Path], programs: int | None, seed: int, cut: Cut) -> Workload:
+    """Recorded traffic (`reading`), as it was unless ``cut`` says otherwise; see `from_traffic`.
 
     Raises:
         TraceError: a file cannot be used; the message names it, and the line.
     """
-    traces = [load(path) for path in paths]
-    skipped: Counter[str] = Counter()
-    for trace in traces:
-        skipped.update({kind.value: number for kind, number in trace.skipped.items()})
-    notes = [f"left out: {number} × {kind}" for kind, number in sorted(skipped.items())]
-    sessions = [session for trace in traces for session in trace.sessions]
-    name = "+".join(path.name for path in paths)
-    return Workload(name=name, starts=_starts(sessions, programs, seed, cut), notes=tuple(notes))
+    return from_traffic(read(paths), "+".join(path.name for path in paths), programs, seed, cut)
+
+
+def from_traffic(traffic: Traffic, name: str, programs: int | None, seed: int, cut: Cut) -> Workload:
+    """Recorded programs, at the times at which they began if those were recorded; a given number of
+    ``programs`` begins at once."""
+    notes = [f"left out: {number} × {kind}" for kind, number in sorted(traffic.skipped.items())]
+    if traffic.calls and programs is None:
+        rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        starts = tuple(replace(start, session=_cut(start.session, cut, rng)) for start in traffic.starts)
+    else:
+        starts = _starts([start.session for start in traffic.starts], programs, seed, cut)
+    return Workload(name=name, starts=starts, notes=(*traffic.notes, *notes))
 
 
 def packaged(programs: int | None, seed: int, cut: Cut, machines: Machines) -> Workload:

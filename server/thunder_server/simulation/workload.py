@@ -231,10 +231,7 @@ def _turn(
         if shared > min(prompt, previous.prompt_tokens):
             raise request.wrong("shared", f"is {shared}, more than this prompt or the one before holds")
     elif "hash_ids" in request:
-        blocks = request.items("hash_ids")
-        if len(blocks) > -(-prompt // block) or (not blocks and prompt >= block):
-            raise request.wrong("hash_ids", f"names {len(blocks)} blocks of {block} for {prompt} tokens")
-        shared = min(block * _common(previous.blocks, blocks), prompt)
+        shared = min(block * _common(previous.blocks, request.items("hash_ids")), prompt)
     else:
         raise request.wrong("hash_ids", "is missing (or, in its place, 'shared')")
     gap_s = request.seconds("think_time", max(0.0, sent - previous.answered_s))
