@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,18 @@ class Workload:
     name: str
     starts: tuple[Start, ...]
     notes: tuple[str, ...] = ()
+
+    def noting(self, note: str) -> Workload:
+        return replace(self, notes=(*self.notes, note))
+
+    def first_calls(self, most: int) -> Workload:
+        """So many of the programs as have ``most`` calls together, and a note if those are not all."""
+        calls = list(accumulate(start.session.calls for start in self.starts))
+        kept = max(1, bisect(calls, most))
+        if kept >= len(self.starts):
+            return self
+        note = f"replayed: the first {kept:,} programs, which have {calls[kept - 1]:,} of {calls[-1]:,} calls"
+        return replace(self, starts=self.starts[:kept]).noting(note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,11 @@ class Session:
     system_tokens: int
     turns: tuple[Turn, ...]
 
+    @property
+    def calls(self) -> int:
+        """Turns, those of child sessions too."""
+        return sum(1 + sum(child.calls for child in turn.children) for turn in self.turns)
+
     def window(self, start: int, length: int) -> Session:
         """``length`` consecutive turns from ``start`` on, as a session that begins with that context.
 
