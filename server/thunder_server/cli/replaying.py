@@ -1,4 +1,4 @@
-"""What ``thunder analyze`` and ``thunder tune`` have in common: recorded traffic, and engines to replay it on."""
+"""Of ``thunder analyze`` and ``thunder tune``: recorded traffic, and engines to replay it on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TURNS = 16
 LONGEST_GAP_S = 60.0
-"""Whole sessions last hours, most of which people sleep; of traces, a part is replayed unless told otherwise."""
+"""Sessions last hours, most of which people sleep: of traces, a part is replayed unless told otherwise."""
 CALLS = 20_000
 """More calls than this take minutes to replay and tell nothing new."""
 
@@ -47,7 +47,8 @@ def read_traffic(files: list[Path], complaints: Complaints) -> Traffic:
 
     if not files:
         complaints.usage(
-            "name a file: a trace, a capture of a server's /thunder/v1/stream, or a log of requests and responses"
+            "name a file: a trace, a capture of a server's /thunder/v1/stream, "
+            "or a log of requests and responses"
         )
     if len(set(files)) < len(files):
         complaints.usage("a file is named twice")

@@ -134,23 +134,23 @@ def judge(repeat_rate: float, working_set: WorkingSet, kv_tokens: int, gain: flo
     share = working_set.peak / kv_tokens
     if repeat_rate < REPEATS_ENOUGH:
         return Verdict.DO_NOT_BOTHER, (
-            f"only {repeat_rate:.0%} of the prompt tokens had been in a prompt before, so that there is little "
-            "to keep in a cache"
+            f"only {repeat_rate:.0%} of the prompt tokens had been in a prompt before, "
+            "so that there is little to keep in a cache"
         )
     if share <= FITS:
         return Verdict.DO_NOT_BOTHER, (
-            f"everything fits: all contexts together never take more than {share:.0%} of the KV cache, and the "
-            "engines' own prefix caching is all you need"
+            f"everything fits: all contexts together never take more than {share:.0%} of the KV cache, "
+            "and the engines' own prefix caching is all you need"
         )
     if gain < HELPS:
         return Verdict.DO_NOT_BOTHER, (
-            f"contexts take up to {share:.0%} of the KV cache, but the replay was only {gain:.2f} times as fast "
-            "with the scheduler"
+            f"contexts take up to {share:.0%} of the KV cache, but the replay was only {gain:.2f} times "
+            "as fast with the scheduler"
         )
     return (
         Verdict.WORTH_IT if gain >= HELPS_A_LOT else Verdict.MAYBE,
-        f"contexts take up to {share:.0%} of the KV cache, and the replay was {gain:.2f} times as fast with the "
-        "scheduler",
+        f"contexts take up to {share:.0%} of the KV cache, and the replay was {gain:.2f} times as fast "
+        "with the scheduler",
     )
 
 
