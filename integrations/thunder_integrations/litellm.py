@@ -12,7 +12,7 @@
 
 LiteLLM tells a callback about every request right before it is sent: where it goes, and with which headers.
 That is the one place, common to sync and async, streams, ``responses()``, routers, retries and fallbacks,
-where the host is known; what is added there goes to the configured server (and ``tag_hosts``) and nowhere else.
+where the host is known; what is added there goes to the configured server (and ``tag_hosts``), nowhere else.
 """
 
 from __future__ import annotations
