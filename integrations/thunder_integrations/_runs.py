@@ -1,8 +1,8 @@
 """Runs of agents as a framework knows them, and the program that each of them is.
 
-One rule for all frameworks. A run takes part in the program that is current where it starts. Where none is, it
-is a program of its own. Where the current program is that of another run, which thus runs it as a tool, it is
-a child: it has a context of its own, which the engine keeps apart from its parent's.
+One rule for all frameworks. A run takes part in the program that is current where it starts. Where none is,
+it is a program of its own. Where the current program is that of another run, which thus runs it as a tool, it
+is a child: it has a context of its own, which the engine keeps apart from its parent's.
 """
 
 from __future__ import annotations

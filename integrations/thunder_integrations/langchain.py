@@ -72,10 +72,10 @@ class _Node:
 class Handler(BaseCallbackHandler):
     """The callback handler that `install` attaches to every run; twice is harmless.
 
-    LangChain passes the tree of its runs along, even where contexts are lost; so a call belongs to the program
-    of its root. A chain that a tool runs is a child program; one that a graph runs as a node goes on in the
-    same program, for it goes on with the same state. A model called outside of any chain, and a tool, belong to
-    the current program if there is one.
+    LangChain passes the tree of its runs along, even where contexts are lost; so a call belongs to the
+    program of its root. A chain that a tool runs is a child program; one that a graph runs as a node goes on
+    in the same program, with the same state. A model called outside of any chain, and a tool,
+    belong to the current program if there is one.
     """
 
     run_inline = True  # in the caller's task and context, where the call goes out

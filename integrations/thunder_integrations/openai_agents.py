@@ -178,9 +178,9 @@ def as_tool(agent: Any, tool_name: str | None, tool_description: str | None, **o
 class SandboxSink(EventSink):
     """Declares what a sandbox holds, its container or its temporary directory, for the current program.
 
-    ``DockerSandboxClient(docker, instrumentation=Instrumentation(sinks=[SandboxSink()]))``. A session belongs
-    to the program in which it is created: one that `Runner` makes to its run, one of your own outside of every
-    program to nobody, so that nothing ever removes it.
+    ``DockerSandboxClient(docker, instrumentation=Instrumentation(sinks=[SandboxSink()]))``. A session
+    belongs to the program in which it is created: one that `Runner` makes to its run, one of your own outside
+    of every program to nobody, so that nothing ever removes it.
     """
 
     mode = "sync"

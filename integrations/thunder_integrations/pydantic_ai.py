@@ -27,8 +27,8 @@ class Thunder(AbstractCapability[Any]):
     A run inside a ``thunder.program`` takes part in that one. A run that a tool of another run starts is a
     child, if its agent has the capability as well.
 
-    Models of an openai client whose base URL is the configured server's are tagged by themselves, also those in
-    wrappers and fallbacks; others are left alone. Give those ``thunder.wrap_openai(client)``.
+    Models of an openai client whose base URL is the configured server's are tagged by themselves, also those
+    in wrappers and fallbacks; others are left alone. Give those ``thunder.wrap_openai(client)``.
 
     Args:
         expected: seconds that a tool usually runs, by its name. A tool may say so itself:

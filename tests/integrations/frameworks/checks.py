@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..harness.dialogue import Tool, calls, says
+from ..harness.dialogue import Tool, Turn, calls, says
 from ..harness.engine import Engine, Seen, ours
 from ..harness.server import ThunderServer
 from .session import Session
@@ -114,10 +114,27 @@ def programs_by_name(server: ThunderServer) -> dict[str, str]:
     return {server.program(program)["name"]: program for program in server.opened()}
 
 
-def answers_about(word: str, *turns: Any) -> Any:
-    """For `Engine.plays_by`: these turns where the request speaks of `word`, else None."""
+def boss_and_helper(seen: Seen) -> tuple[Turn, ...]:
+    """For `Engine.plays_by`: a boss who asks a helper, who looks something up."""
+    if "Delegate." in seen.body.decode():
+        return calls(Tool("ask_helper", {"question": "help me"})), says("All done.")
+    return ONE
 
-    def pick(seen: Seen) -> Any:
-        return turns if word in seen.body.decode() else None
 
-    return pick
+def boss_has_a_helper(engine: Engine, server: ThunderServer, tool: str = "ask_helper") -> None:
+    """The helper was a program of its own below the boss's, which acted meanwhile."""
+    names = programs_by_name(server)
+    boss, helper = names["boss"], names["helper"]
+    assert ids(engine) == [boss, helper, helper, boss]
+    is_child_of(server, helper, boss)
+    assert [entry["tool"] for entry in server.story(boss, "acting.started")] == [tool]
+    assert [entry["tool"] for entry in server.story(helper, "acting.started")] == ["lookup"]
+
+
+def own_headers_stay(engine: Engine) -> None:
+    """``X-Mine`` and a session of the user's own are there once, and so is ``user`` in the body."""
+    assert engine.requests
+    for seen in engine.requests:
+        assert [value for name, value in seen.headers if name.lower() == "x-mine"] == ["1"]
+        assert [value for name, value in seen.headers if name.lower() == "x-session-id"] == ["my-own"]
+        assert seen.json["user"] == "me"

@@ -97,12 +97,7 @@ def test_an_agent_as_a_tool_is_a_child(agent, engine, server):
     engine.plays_by(_boss_and_helper)
     told = agent("child")
     assert told["answer"] == "All done."
-    names = checks.programs_by_name(server)
-    boss, helper = names["boss"], names["helper"]
-    assert ids(engine) == [boss, helper, helper, boss]
-    checks.is_child_of(server, helper, boss)
-    assert [entry["tool"] for entry in server.story(boss, "acting.started")] == ["ask_helper"]
-    assert [entry["tool"] for entry in server.story(helper, "acting.started")] == ["lookup"]
+    checks.boss_has_a_helper(engine, server)
 
 
 def test_without_our_as_tool_it_counts_as_its_parent(agent, engine, server):

@@ -80,22 +80,23 @@ def in_threads(work, tasks: list[str]) -> list:
 def main(*scenarios) -> None:
     """Plays what standard input names, and prints after each a line of JSON with what it returned."""
     known = {function.__name__: function for function in scenarios}
-    for line in sys.stdin:
-        name, environ = json.loads(line)
-        os.environ.update(environ)
-        seen.clear()
-        enough.clear()
-        _both.reset()
-        try:
-            answer = contextvars.copy_context().run(_play, known[name])
-        except BaseException:
-            answer = {"error": traceback.format_exc()}
-        thunder.flush(PATIENCE)
-        print("@answer " + json.dumps(answer), flush=True)
+    with asyncio.Runner() as loop:  # one for all: frameworks share clients, which stick to their loop
+        for line in sys.stdin:
+            name, environ = json.loads(line)
+            os.environ.update(environ)
+            seen.clear()
+            enough.clear()
+            _both.reset()
+            try:
+                answer = contextvars.copy_context().run(_play, known[name], loop)
+            except BaseException:
+                answer = {"error": traceback.format_exc()}
+            thunder.flush(PATIENCE)
+            print("@answer " + json.dumps(answer), flush=True)
 
 
-def _play(scenario) -> dict:
-    answer = asyncio.run(_awaited(scenario)) if inspect.iscoroutinefunction(scenario) else scenario()
+def _play(scenario, loop: asyncio.Runner) -> dict:
+    answer = loop.run(_awaited(scenario)) if inspect.iscoroutinefunction(scenario) else scenario()
     return {"answer": answer, "seen": list(seen), "after": current_id()}
 
 

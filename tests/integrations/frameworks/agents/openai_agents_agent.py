@@ -200,6 +200,6 @@ async def elsewhere():
 
 if __name__ == "__main__":
     main(
-        run, run_by_responses, stream, stream_by_responses, sync, inside, fails, fails_streaming, cancelled, threads, wanders, fleet, child, plain_child,
-        handoff, own_headers, elsewhere,
+        run, run_by_responses, stream, stream_by_responses, sync, inside, fails, fails_streaming, cancelled,
+        threads, wanders, fleet, child, plain_child, handoff, own_headers, elsewhere,
     )  # fmt: skip
