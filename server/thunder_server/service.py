@@ -19,6 +19,8 @@ from thunder_server.core.policies import CapSettings, PaperSettings, Policy, mak
 from thunder_server.core.scheduler import Scheduler
 from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
+from thunder_server.reapers import Reapers
+from thunder_server.resources import Resources
 from thunder_server.runtime import Runtime
 from thunder_server.settings import Settings
 from thunder_server.weight_sync import WeightSync
@@ -63,6 +65,8 @@ def make_faces(runtime: Runtime, settings: Settings) -> list[Face]:
     return [
         Observation(runtime, keys, settings.policy, open_metrics=settings.open_metrics),
         Control(runtime, keys, max_body=settings.max_body),
+        Resources(runtime, keys, unknown_after_s=settings.auto_lease, max_body=settings.max_body),
+        Reapers(runtime, keys, max_body=settings.max_body),
         Compat(runtime, keys, settings.policy, max_body=settings.max_body),
         WeightSync(runtime, keys, max_body=settings.max_body),
         Proxy(
