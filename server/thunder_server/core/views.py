@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from math import isinf
 
 from thunder_server.core.backend import Backend
+from thunder_server.core.environment import Environment
+from thunder_server.core.ledger import Ledger
 from thunder_server.core.program import Chapter, Program, State
+from thunder_server.core.resources import Holding
 from thunder_server.core.world import Due, World
 
 
@@ -23,7 +26,7 @@ class Why:
     decisions: list[Chapter]
 
 
-def program_view(w: World, program: Program, at: float) -> dict[str, object]:
+def program_view(w: World, ledger: Ledger, program: Program, at: float) -> dict[str, object]:
     """The program object of the control plane; ``opened_at`` on the monotonic clock."""
     waits = [at - call.arrived_at for call in program.waiting_calls()]
     unaccounted = [at - call.arrived_at - call.waited_s for call in program.waiting_calls()]
@@ -71,19 +74,38 @@ def program_view(w: World, program: Program, at: float) -> dict[str, object]:
             }
             for call_id, acting in program.acting.items()
         ],
-        "resources": [
-            {
-                "kind": resource.kind,
-                "ref": resource.ref,
-                "host": resource.host,
-                "keep": resource.keep,
-                "state": resource.state.value,
-            }
-            for resource in program.resources
-        ],
+        "resources": [resource_view(holding) for holding in ledger.of(program)],
+        "environment": environment_view(program.environment),
         "lease_s": program.lease_s,
         "lease_left_s": _lease_left(w, program, at),
         "opened_at": program.opened_at,
+    }
+
+
+def resource_view(holding: Holding) -> dict[str, object]:
+    """A resource of a program; ``reason`` says in plain words why it is in that state."""
+    key = holding.thing.key
+    return {
+        "kind": key.kind,
+        "ref": key.ref,
+        "host": key.host,
+        "keep": holding.keep,
+        "state": holding.state.value,
+        "reason": holding.reason,
+    }
+
+
+def environment_view(environment: Environment | None) -> dict[str, object] | None:
+    """Where a program's environment stands; ``None`` if it wants none."""
+    if environment is None:
+        return None
+    return {
+        "state": environment.state.value,
+        "image": environment.image,
+        "host": environment.wanted.host,
+        "container_id": environment.container_id,
+        "reason": environment.reason,
+        "prepared_s": environment.prepared_s,
     }
 
 
@@ -133,6 +155,8 @@ def _waiting_for(w: World, program: Program, free: int | None) -> str | None:
         return "the end of " + ", ".join(acting.tool for acting in program.acting.values())
     if call is None:
         return "its next call"
+    if program.held and program.environment is not None:
+        return f"its environment ({program.environment.state.value}: {program.environment.reason})"
     if w.held_since is not None:
         return "the engines to get their new weights"
     if not w.fleet.open_to(program):
