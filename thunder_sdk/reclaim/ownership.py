@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,12 +60,18 @@ class Owner:
     program_id: str
     opened_at: float
     ended_at: float
+    next_opened_at: float = math.inf  # of the next generation of the same id
 
 
 def owners(claims: Sequence[wire.Claim], clock: Clock) -> tuple[Owner, ...]:
     """The `claims` of a task from a server with this `clock`."""
     return tuple(
-        Owner(claim["program_id"], clock.here(claim["opened_at"]), clock.here(claim["ended_at"]))
+        Owner(
+            claim["program_id"],
+            clock.here(claim["opened_at"]),
+            clock.here(claim["ended_at"]),
+            clock.here(claim.get("next_opened_at", math.inf)),
+        )
         for claim in claims
     )
 
@@ -79,20 +86,27 @@ class Made:
 
 def require_owned(
     what: str,
-    labels: Mapping[str, str] | None,
+    labels: Mapping[str, str],
     made: Made | None,
     owners: Sequence[Owner],
     engine_clock: Callable[[], Clock],
+    *,
+    brought: bool = False,
 ) -> None:
     """Returns if `what` belongs to one of `owners`, else raises `Spared`.
 
-    A label decides alone. Without one it must have been made while an owner lived: `made` is None if nobody
-    can tell, and `engine_clock` is only asked then.
+    A label decides, except between generations of one id. Without one it must have been made while an owner
+    lived: `made` is None if nobody can tell, and `brought` says that it was seen not to be there before.
     """
-    label = (labels or {}).get(wire.PROGRAM_LABEL)
-    if label is not None:
-        if all(owner.program_id != label for owner in owners):
-            raise Spared(f"{what} carries the label {wire.PROGRAM_LABEL}={label}: it is another program's")
+    label = labels.get(wire.PROGRAM_LABEL)
+    named = [owner for owner in owners if owner.program_id == label]
+    if label is not None and not named:
+        raise Spared(f"{what} carries the label {wire.PROGRAM_LABEL}={label}: it is another program's")
+    if named:
+        if not all(_next_generations(owner, made, engine_clock) for owner in named):
+            return
+        raise Spared(f"{what} is that of the next generation of program {label}, which was opened before it")
+    if brought:
         return
     if made is None:
         raise Spared(
@@ -106,6 +120,13 @@ def require_owned(
     if all(made.earliest < clock.there(owner.opened_at) for owner in owners):
         raise Spared(f"{what} was there before its program: it has no label, and was made at {_words(made)}")
     raise Spared(f"{what} was made after its program had ended, at {_words(made)}, and has no label")
+
+
+def _next_generations(owner: Owner, made: Made | None, engine_clock: Callable[[], Clock]) -> bool:
+    """Whether it may be the next generation's."""
+    if owner.next_opened_at == math.inf:
+        return False
+    return made is None or made.latest >= engine_clock().there(owner.next_opened_at)
 
 
 def _words(made: Made) -> str:

@@ -6,15 +6,14 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from thunder_sdk.reclaim import directories, ports, processes
-from thunder_sdk.reclaim.endings import Absent, Failed, Spared
+from thunder_sdk.reclaim import directories, objects, ports, processes
+from thunder_sdk.reclaim.endings import Absent, Ending, Failed
 from thunder_sdk.reclaim.engine import LOCAL, Engine
-from thunder_sdk.reclaim.objects import Removal
 from thunder_sdk.reclaim.ownership import Clock, Owner, owners
 from thunder_sdk.wire import ResourceKind, Task, TaskResult, WorkEnd
 
@@ -51,17 +50,22 @@ def reclaim(task: Task, site: Site, received: float) -> TaskResult:
     `received` is when the task came, in Unix seconds of this machine; the task says what time it was for the
     server.
     """
+    clock = Clock.of_sender(task["now"], received)
+    return attempted(task, lambda: _remove(task, site, owners(task.get("claims", []), clock)))
+
+
+def attempted(task: Task, act: Callable[[], TaskResult | None]) -> TaskResult:
+    """How `act` ended, for the server: in what it returns, in "done", or in the `Ending` that it raised."""
     try:
-        _remove(task, site, owners(task.get("claims", []), Clock.of_sender(task["now"], received)))
-    except Absent as absent:
-        return TaskResult(task=task["task"], end=WorkEnd.ABSENT, error=str(absent))
-    except Spared as spared:
-        return TaskResult(task=task["task"], end=WorkEnd.SPARED, error=str(spared))
+        result = act()
+        return TaskResult(task=task["task"], end=WorkEnd.DONE) if result is None else result
     except Failed as failed:
         return TaskResult(
             task=task["task"], end=WorkEnd.FAILED, error=str(failed), retryable=failed.retryable
         )
-    return TaskResult(task=task["task"], end=WorkEnd.DONE)
+    except Ending as other:
+        end = WorkEnd.ABSENT if isinstance(other, Absent) else WorkEnd.SPARED
+        return TaskResult(task=task["task"], end=end, error=str(other))
 
 
 def _remove(task: Task, site: Site, claimed: tuple[Owner, ...]) -> None:
@@ -77,15 +81,5 @@ def _remove(task: Task, site: Site, claimed: tuple[Owner, ...]) -> None:
             ports.require_free(ref)
         case _:
             with Engine(site.engine, min(timeout, ENGINE_PATIENCE)) as engine:
-                removal = Removal(engine, ref, claimed)
-                match kind:
-                    case ResourceKind.CONTAINER | ResourceKind.ENVIRONMENT:
-                        removal.container()
-                    case ResourceKind.NETWORK:
-                        removal.network()
-                    case ResourceKind.VOLUME:
-                        removal.volume()
-                    case ResourceKind.IMAGE:
-                        removal.image()
-                    case _:
-                        raise Spared(f"{kind!r} is no kind of resource that is known here")
+                pin, brought = task.get("pin"), task.get("brought", False)
+                objects.remove(engine, kind, ref, claimed, pin=pin, brought=brought)

@@ -1,1 +1,1 @@
-"""Doing what the core decides about resources, on the machine where they are: here, or under `thunder reaper`."""
+"""Doing what the core decides about resources, where they are: on this machine, or in `thunder reaper`."""

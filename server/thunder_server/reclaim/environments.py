@@ -1,4 +1,4 @@
-"""Making a program's sandbox: a container, with its set-up commands run; and pausing it while nobody needs it."""
+"""Making a program's sandbox, a container with its set-up commands run, and pausing it while it is idle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from thunder_sdk.reclaim.engine import Engine
 
 GENERATION_LABEL: Final = "thunder.generation"
 _TAIL: Final = 2_000  # characters of a command's output that an error quotes
-_STOP_TIMEOUT: Final = 0  # s: who removes a sandbox does not wait for what runs in it
 
 # What `limits` may hold, and what the engine calls it.
 LIMITS: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
@@ -44,6 +43,7 @@ class Preparation:
             Engine(self._address, self._patience) as engine,
             Engine(self._address, self._task["timeout_s"]) as patient,
         ):
+            self._check()
             self._replace(engine)
             try:
                 self._pull(engine, patient)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from thunder_sdk import wire
-from thunder_sdk.reclaim.endings import Absent
+from thunder_sdk.reclaim import objects
 from thunder_sdk.reclaim.engine import Engine
 from thunder_sdk.reclaim.ownership import Clock, unix
 from thunder_sdk.wire import FoundObject, ResourceKind
 
 _BLOCK: Final = 512  # bytes, of what a file system says a file takes
-_LABELLED: Final = {"label": wire.PROGRAM_LABEL}
 
 
 def survey(engine: Engine, server: Clock) -> list[FoundObject]:
@@ -22,45 +21,36 @@ def survey(engine: Engine, server: Clock) -> list[FoundObject]:
     What a container got from its image does not count, and neither do images with a name: both get the label
     by being made from a labelled container, and whoever gave them a name may want them.
     """
-    api = engine.api
     clock = engine.clock()
-
-    def found(kind: ResourceKind, ref: str, name: str, labels: Mapping[str, str], made: float) -> FoundObject:
-        return FoundObject(
-            kind=kind,
-            ref=ref,
-            name=name,
-            program_id=labels[wire.PROGRAM_LABEL],
-            created_at=server.there(clock.here(made)),
-        )
-
-    objects = []
     with engine.answering("the list of objects with a label"):
-        inherited = {
-            image["Id"]: (image["Labels"] or {}).get(wire.PROGRAM_LABEL)
-            for image in api.images(filters=_LABELLED, all=True)
-        }
-        for each in api.containers(all=True, filters=_LABELLED):
-            if inherited.get(each["ImageID"]) != each["Labels"][wire.PROGRAM_LABEL]:
-                name = (each["Names"] or [each["Id"]])[0].removeprefix("/")
-                objects.append(
-                    found(ResourceKind.CONTAINER, each["Id"], name, each["Labels"], each["Created"])
-                )
-        for each in api.networks(filters=_LABELLED):
-            objects.append(
-                found(ResourceKind.NETWORK, each["Id"], each["Name"], each["Labels"], unix(each["Created"]))
+        return [
+            FoundObject(
+                kind=kind,
+                ref=ref,
+                name=name,
+                program_id=program_id,
+                created_at=server.there(clock.here(made)),
             )
-        for each in api.volumes(filters=_LABELLED)["Volumes"] or []:
-            objects.append(
-                found(
-                    ResourceKind.VOLUME, each["Name"], each["Name"], each["Labels"], unix(each["CreatedAt"])
-                )
-            )
-        for each in api.images(filters=_LABELLED | {"dangling": True}):
-            objects.append(
-                found(ResourceKind.IMAGE, each["Id"], each["Id"], each["Labels"], each["Created"])
-            )
-    return objects
+            for kind, ref, name, program_id, made in _labelled(engine.api)
+        ]
+
+
+def _labelled(api: Any) -> Iterator[tuple[ResourceKind, str, str, str, float]]:
+    """Kind, id, name, label and time of making."""
+    label = wire.PROGRAM_LABEL
+    images = {each["Id"]: each["Labels"][label] for each in api.images(filters={"label": label}, all=True)}
+    for each in api.containers(all=True, filters={"label": label}):
+        program_id = each["Labels"][label]
+        if images.get(each["ImageID"]) != program_id:
+            name = (each["Names"] or [each["Id"]])[0].removeprefix("/")
+            yield ResourceKind.CONTAINER, each["Id"], name, program_id, each["Created"]
+    for each in api.networks(filters={"label": label}):
+        yield ResourceKind.NETWORK, each["Id"], each["Name"], each["Labels"][label], unix(each["Created"])
+    for each in api.volumes(filters={"label": label})["Volumes"] or ():
+        made = unix(each["CreatedAt"])
+        yield ResourceKind.VOLUME, each["Name"], each["Name"], each["Labels"][label], made
+    for each in api.images(filters={"label": label, "dangling": True}):
+        yield ResourceKind.IMAGE, each["Id"], each["Id"], each["Labels"][label], each["Created"]
 
 
 def observe(engine: Engine, task: wire.Task, server: Clock) -> wire.TaskResult:
@@ -69,43 +59,28 @@ def observe(engine: Engine, task: wire.Task, server: Clock) -> wire.TaskResult:
     Told right after a declaration, it proves what cannot be proven later: that an image was not there before
     it was pulled, or that a name has passed to another object meanwhile.
     """
-    kind, ref = task["kind"], task["ref"]
-    inspect = {
-        ResourceKind.CONTAINER: engine.api.inspect_container,
-        ResourceKind.ENVIRONMENT: engine.api.inspect_container,
-        ResourceKind.NETWORK: engine.api.inspect_network,
-        ResourceKind.VOLUME: engine.api.inspect_volume,
-        ResourceKind.IMAGE: engine.api.inspect_image,
-    }[ResourceKind(kind)]
-    result = wire.TaskResult(task=task["task"], end=wire.WorkEnd.DONE)
-    try:
-        with engine.answering(f"{kind} {ref}"):
-            found = inspect(ref)
-    except Absent:
-        return wire.TaskResult(task=task["task"], end=wire.WorkEnd.ABSENT, brought=True)
-    return result
+    found = objects.look(engine, task["kind"], task["ref"])
+    opened = [claim["opened_at"] for claim in task["claims"]]
+    brought = found.made is not None and found.made.earliest >= engine.clock().there(server.here(min(opened)))
+    return wire.TaskResult(task=task["task"], end=wire.WorkEnd.DONE, pin=found.id, brought=brought)
 
 
 def measure(engine: Engine, kind: str, ref: str) -> int | None:
     """Bytes of disk that an object of the engine takes; None if it does not say."""
     api = engine.api
+    size: int | None = None
     with engine.answering(f"{kind} {ref}"):
         match kind:
             case ResourceKind.CONTAINER | ResourceKind.ENVIRONMENT:
                 container = api.inspect_container(ref)["Id"]
-                sizes = api.containers(all=True, size=True, filters={"id": container})
-                return sum(each.get("SizeRw", 0) for each in sizes)
+                found = api.containers(all=True, size=True, filters={"id": container})
+                size = sum(each.get("SizeRw", 0) for each in found)
             case ResourceKind.VOLUME:
-                for volume in api.df()["Volumes"] or []:
-                    if volume["Name"] == ref:
-                        size: int = volume["UsageData"]["Size"]
-                        return None if size < 0 else size
-                raise Absent(f"volume {ref} is gone")
+                volumes = api.df()["Volumes"] or ()
+                size = sum(each["UsageData"]["Size"] for each in volumes if each["Name"] == ref)
             case ResourceKind.IMAGE:
-                image_size: int = api.inspect_image(ref)["Size"]
-                return image_size
-            case _:
-                return None
+                size = api.inspect_image(ref)["Size"]
+    return size if size is not None and size >= 0 else None  # the engine says -1 where it does not know
 
 
 def measure_directory(path: str) -> int:
