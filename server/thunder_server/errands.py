@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
@@ -100,6 +101,12 @@ class Errands:
         """Those that somebody serves."""
         own = self._worker.hosts if self._worker else ()
         return {*own, *(host for reaper in self._reapers.values() for host in reaper.hosts)}
+
+    @property
+    def here(self) -> tuple[str, str]:
+        """What this machine, and the Docker engine in use on it, are called as hosts."""
+        own = tuple(self._worker.hosts if self._worker else ()) or (socket.gethostname(),)
+        return own[0], own[-1]
 
     # --- work comes in
 

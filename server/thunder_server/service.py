@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from thunder_server.core.scheduler import Scheduler
 from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
 from thunder_server.reapers import Reapers
+from thunder_server.reclaim.worker import make_worker
 from thunder_server.resources import Resources
 from thunder_server.runtime import Runtime
 from thunder_server.settings import Settings
@@ -90,6 +92,7 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
     for backend in settings.backend:
         runtime.add_backend(backend)
     await runtime.start()
+    runtime.errands.serve_with(make_worker(docker_host=os.environ.get("DOCKER_HOST")))
     try:
         async with start_server(app, settings.host, settings.port) as url:
             try:
