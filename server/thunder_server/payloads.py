@@ -246,6 +246,7 @@ _PLAIN: Final = {
     "string_type": "should be a string",
     "list_type": "should be an array",
     "dict_type": "should be an object",
+    "model_type": "should be an object",
 }
 
 
