@@ -134,6 +134,14 @@ def test_a_server_that_refuses(server, status, error):
             p.environment.wait()
 
 
+def test_it_is_asked_for_again_until_the_time_is_over(server):
+    with thunder.program(environment=PYTHON) as p:
+        thunder.flush()
+        server.settle_environment(p.id, state="waiting", reason="its turn is far off")
+        assert p.environment.wait(0.2) is False
+        assert len(asked(server)) > 1
+
+
 async def test_waiting_without_blocking_the_loop(server):
     async with thunder.program(environment=PYTHON) as p:
         waiting = asyncio.create_task(p.environment.wait_async(10))
