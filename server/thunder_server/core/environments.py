@@ -1,10 +1,7 @@
 """Environments of programs: prepared before they are needed, and not before.
 
-A program that is given room at once has its environment prepared at once. One in the global queue has it
-prepared when the room it waits for is expected to come free in about the time that preparing takes: the
-tokens wanted by it and by those before it, less those free, over the rate at which tokens have come free
-lately, against the learned time of its image. One that has not called yet is prepared as long as there would
-be room for it; if its client waits for the environment, sooner or later in any case.
+A program that is given room at once has its environment prepared at once; others when their turn is near (see
+``turns``).
 
 A queued program is not restored before its environment is there; it holds no room meanwhile, and others are
 served. What fails is tried again a few times if that can help; then the program goes on without, and its
@@ -23,34 +20,27 @@ from thunder_server.core.environment import (
     Stage,
     container_name,
 )
-from thunder_server.core.events import (
+from thunder_server.core.events import EnvironmentWanted
+from thunder_server.core.ledger import Ledger
+from thunder_server.core.program import Program, State
+from thunder_server.core.resource_events import (
     EnvironmentEvent,
     EnvironmentFailed,
     EnvironmentHibernated,
     EnvironmentPrepared,
-    EnvironmentWanted,
     EnvironmentWoken,
 )
-from thunder_server.core.flow import PrepareTimes
-from thunder_server.core.ledger import Ledger
-from thunder_server.core.program import Program, State
 from thunder_server.core.resources import ThingKey
+from thunder_server.core.turns import Turns
 from thunder_server.core.world import Due, World
 
 LOOK_S = 0.5
 """Between two looks at the queue, while environments are to be prepared."""
 SOON_S = 0.05
 """After something has changed; more changes within that time are one look."""
-LEAD = 1.5
-LEAD_S = 1.0
-"""Preparing begins LEAD times its learned time, and LEAD_S, before it is expected to be needed."""
-WAKE_S = 1.0
-"""How long it takes to wake a hibernated environment."""
 ATTEMPTS = 3
 RETRY_S = 1.0
 """Before the second attempt; doubled before the third."""
-PATIENCE_S = 30.0
-"""A client that waits for an environment gets it after this time, if none was begun meanwhile."""
 ADVICE = "run `thunder reaper` there, or say with DOCKER_HOST which engine to use"
 UNSERVED_S = 30.0
 """How long somebody is hoped for to prepare environments on a host."""
@@ -62,7 +52,7 @@ class Environments:
     def __init__(self, world: World, ledger: Ledger) -> None:
         self._w = world
         self._ledger = ledger
-        self.times = PrepareTimes()
+        self._turns = Turns(world)
         self._known: dict[tuple[str, int], Program] = {}  # whose environments may be heard of
         self._unready: dict[Program, None] = {}  # waiting or hibernated
         self._promised: dict[Program, None] = {}  # prepared for a first place that it has not got yet
@@ -196,7 +186,7 @@ class Environments:
         exposed = 0.0 if exposed_since is None else w.now - max(begun_at, exposed_since)
         environment.container_id = event.container_id
         environment.prepared_s = total
-        self.times.learn(environment.image, total)
+        self._turns.times.learn(environment.image, total)
         w.counters.environments_prepared += 1
         w.counters.prepared_exposed_s += exposed
         w.counters.prepared_hidden_s += total - exposed
@@ -235,7 +225,7 @@ class Environments:
 
     def _made(self, program: Program, environment: Environment) -> None:
         """Nobody is preparing it any more."""
-        self._ledger.made(self._key(environment), busy=False)
+        self._ledger.removal.made(self._key(environment), busy=False)
 
     # --- hosts
 
@@ -272,73 +262,11 @@ class Environments:
     def look(self) -> None:
         """Begin with those whose turn is near."""
         w = self._w
-        w.deadlines.clear((Due.PREPARE, None))
-        if not self._unready:
-            return
-        self._look_at(w.now + LOOK_S)
-        newcomers = []
-        for program in list(self._unready):
-            environment = program.environment
-            assert environment is not None
-            if program.backend_id is not None or environment.held_since is not None:
-                self._begin(program, environment)
-            elif program not in w.queue and environment.state is EnvironmentState.WAITING:
-                newcomers.append((environment.awaited_since is None, program, environment))
-        self._look_at_queue()
-        self._look_at_newcomers(newcomers)
-
-    def _look_at_queue(self) -> None:
-        w = self._w
-        if not w.queue:
-            return
-        rate = w.flow.per_second(w.now)
-        longest = max(self._lead(program) for program in self._unready) if self._unready else 0.0
-        ahead = free = 0.0
-        by_tokens = True
-        first = True
-        for group in w.queue.groups():
-            for program in w.queue.walk(group):
-                if first:
-                    by_tokens = w.policy.room(w.fleet, program, w.now) is not None
-                    free = self._free() if by_tokens else 0.0
-                ahead += max(1, program.need) if by_tokens else 1
-                per_second = rate.tokens if by_tokens else rate.programs
-                if first or ahead <= free:
-                    due_s = 0.0
-                elif per_second > 0:
-                    due_s = (ahead - free) / per_second
-                else:
-                    due_s = inf
-                first = False
-                if due_s > longest:
-                    return
-                if program in self._unready and due_s <= self._lead(program):
-                    assert program.environment is not None
-                    self._begin(program, program.environment)
-
-    def _free(self) -> float:
-        """Tokens free on all backends together."""
-        w = self._w
-        rooms = (b.limit - b.used(w.now) for b in w.fleet.values() if b.healthy and not b.draining)
-        return sum(max(0.0, room) for room in rooms)
-
-    def _lead(self, program: Program) -> float:
-        environment = program.environment
-        assert environment is not None
-        if environment.state is EnvironmentState.HIBERNATED:
-            return WAKE_S + LEAD_S
-        return LEAD * self.times.expected(environment.image) + LEAD_S
-
-    def _look_at_newcomers(self, newcomers: list[tuple[bool, Program, Environment]]) -> None:
-        """Those that have not called yet: as many as there would be room for, who is waited for first."""
-        w = self._w
-        vacancies = w.policy.vacancies(w.fleet, w.now) - len(self._promised) - len(w.queue)
-        for patient, program, environment in sorted(newcomers, key=lambda entry: entry[0]):
-            overdue = not patient and w.now - max(self._begun_at, environment.awaited_since or 0) > PATIENCE_S
-            if vacancies < 1 and not overdue:
-                return
-            self._begin(program, environment)
-            vacancies -= 1
+        if self._unready:
+            self._look_at(w.now + LOOK_S)
+            for program in list(self._turns.near(self._unready, len(self._promised), self._begun_at)):
+                assert program.environment is not None
+                self._begin(program, program.environment)
 
     # --- beginning
 
@@ -357,7 +285,7 @@ class Environments:
             return
         if environment.begun_at is None:
             environment.begun_at = w.now
-        if host not in self._ledger.hosts:
+        if host not in self._ledger.holdings.hosts:
             if w.now - environment.begun_at >= UNSERVED_S:
                 self._give_up(program, environment, f"nobody prepares environments on {host}; {ADVICE}")
             return
@@ -368,7 +296,7 @@ class Environments:
         if program.last_backend_id is None:
             self._promised[program] = None
         self._ledger.declare(program, self._key(environment), keep=False)
-        self._ledger.made(self._key(environment), busy=True)
+        self._ledger.removal.made(self._key(environment), busy=True)
         self._tell(program, environment, "its program's turn is near")
         w.out.append(
             d.PrepareEnvironment(

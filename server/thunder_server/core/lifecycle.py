@@ -17,7 +17,6 @@ from thunder_server.core.events import (
     Outcome,
     ProgramClosed,
     ProgramOpened,
-    ProgramRecovered,
     ResourceDeclared,
     ResourceReleased,
 )
@@ -25,6 +24,7 @@ from thunder_server.core.ledger import Ledger
 from thunder_server.core.orphans import Orphans
 from thunder_server.core.placement import Placement
 from thunder_server.core.program import ACTING_BLOCKS, Acting, Phase, Program, State
+from thunder_server.core.resource_events import ProgramRecovered
 from thunder_server.core.resources import ThingKey
 from thunder_server.core.world import Due, World
 
@@ -202,10 +202,10 @@ class Lifecycle:
 
     def _reported_late(self, program: Program, event: ClientEvent) -> None:
         """The program is over, and of all that comes only what it holds matters: that is to go as well."""
-        if isinstance(event, ResourceDeclared | ResourceReleased):
-            if event.seq > program.seqs.get(event.emitter, -1):
-                program.seqs[event.emitter] = event.seq
-                self._holds(program, event)
+        fresh = event.seq > program.seqs.get(event.emitter, -1)
+        if fresh and isinstance(event, ResourceDeclared | ResourceReleased):
+            program.seqs[event.emitter] = event.seq
+            self._holds(program, event)
 
     def _acting_started(self, program: Program, event: ActingStarted) -> None:
         w = self._w
@@ -246,7 +246,7 @@ class Lifecycle:
 
     def forgotten(self, program_id: str) -> None:
         """Nothing is kept of an id that ended long ago."""
-        self._ledger.forget(self._w.programs.pop(program_id))
+        self._ledger.holdings.forget(self._w.programs.pop(program_id))
         self._w.out.append(Forget(program_id=program_id))
 
     # --- consequences

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_server.core.decisions import Survey
-from thunder_server.core.events import Found, OrphansGiven, Surveyed
 from thunder_server.core.ledger import Ledger
 from thunder_server.core.program import Program, State
+from thunder_server.core.resource_events import Found, OrphansGiven, Surveyed
 from thunder_server.core.resources import Owner
 from thunder_server.core.world import Due, World
 
@@ -44,7 +44,7 @@ class Orphans:
     def ended(self, program: Program) -> None:
         """A program is over: have every host looked at, before long."""
         if not program.anonymous:
-            for host in self._ledger.hosts:
+            for host in self._ledger.holdings.hosts:
                 rhythm = self._rhythms.setdefault(host, Rhythm())
                 if rhythm.out:
                     rhythm.again = True
@@ -75,7 +75,7 @@ class Orphans:
         if rhythm is None:
             return
         rhythm.out = False
-        known = self._ledger.names_on(event.host) if event.objects else set()
+        known = self._ledger.holdings.names_on(event.host) if event.objects else set()
         taken = 0
         for found in event.objects or ():
             owner = None if known & {found.ref, found.name, found.ref[:12]} else self._owner(found)
@@ -97,7 +97,7 @@ class Orphans:
         if program is None:
             return None
         if program.state is State.ENDED:
-            return self._ledger.record(program)
+            return self._ledger.holdings.record(program)
         if found.created_at < program.began_at and program.generation > 1:
             return self._stranger(program.id, program.generation - 1, program.began_at)
         return None

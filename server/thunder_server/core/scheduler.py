@@ -29,19 +29,9 @@ from thunder_server.core.events import (
     CallFinished,
     CallProgressed,
     ClientEvent,
-    EnvironmentAwaited,
-    EnvironmentEvent,
     Event,
-    FailedRetried,
-    HostServed,
-    HostUnserved,
-    OrphansGiven,
     ProgramClosed,
     ProgramOpened,
-    ProgramRecovered,
-    ReclaimEnded,
-    ResourceObserved,
-    Surveyed,
     Tick,
     WeightSyncBegan,
     WeightSyncEnded,
@@ -54,6 +44,18 @@ from thunder_server.core.placement import Placement
 from thunder_server.core.policies import Policy
 from thunder_server.core.program import Program
 from thunder_server.core.replicas import Replicas
+from thunder_server.core.resource_events import (
+    EnvironmentAwaited,
+    EnvironmentEvent,
+    FailedRetried,
+    HostServed,
+    HostUnserved,
+    OrphansGiven,
+    ProgramRecovered,
+    ReclaimEnded,
+    ResourceObserved,
+    Surveyed,
+)
 from thunder_server.core.resources import Thing
 from thunder_server.core.views import Why, backend_view, program_view, why
 from thunder_server.core.weight_sync import WeightSync
@@ -133,11 +135,11 @@ class Scheduler:
     def _resource_happened(self, event: Event) -> None:
         match event:
             case ReclaimEnded():
-                self.ledger.reclaim_ended(event)
+                self.ledger.removal.ended(event)
             case ResourceObserved():
-                self.ledger.observed(event)
+                self.ledger.removal.observed(event)
             case FailedRetried():
-                self.ledger.retry(event.program_id)
+                self.ledger.removal.retry(event.program_id)
             case Surveyed():
                 self._orphans.surveyed(event)
             case OrphansGiven():
@@ -149,10 +151,10 @@ class Scheduler:
             case EnvironmentEvent():
                 self._environments.happened(event)
             case HostServed():
-                self.ledger.served(event.host)
+                self.ledger.removal.served(event.host)
                 self._environments.served(event.host)
             case HostUnserved():
-                self.ledger.unserved(event.host)
+                self.ledger.removal.unserved(event.host)
                 self._environments.unserved(event.host)
                 self._orphans.unserved(event.host)
             case _:
@@ -177,7 +179,7 @@ class Scheduler:
             case Due.FORGET, str():
                 self._lifecycle.forgotten(what)
             case Due.RECLAIM, Thing():
-                self.ledger.fell_due(what)
+                self.ledger.removal.fell_due(what)
             case Due.SURVEY, str() | None:
                 self._orphans.fell_due(what)
             case Due.PREPARE, _:
@@ -265,7 +267,7 @@ class Scheduler:
 
     def view(self, program: Program, at: float) -> dict[str, object]:
         """The program object of the control plane; see ``views.program_view``."""
-        return program_view(self._world, self.ledger, program, at)
+        return program_view(self._world, self.ledger.holdings, program, at)
 
     def backend_view(self, backend: Backend) -> dict[str, object]:
         """The backend object of the control plane; see ``views.backend_view``."""
