@@ -34,7 +34,8 @@ def test_directories_are_a_list_or_paths_with_colons() -> None:
     flags = {"backend": ["http://a:1"], "resource_root": ["/x", "/y"]}
     both = (Path("/x"), Path("/y"))
     assert load_settings(flags, {}).resource_root == both
-    assert load_settings({"backend": ["http://a:1"]}, {"THUNDER_RESOURCE_ROOT": "/x:/y"}).resource_root == both
+    environ = {"THUNDER_RESOURCE_ROOT": "/x:/y"}
+    assert load_settings({"backend": ["http://a:1"]}, environ).resource_root == both
 
 
 def test_the_file_can_be_named_by_a_variable(tmp_path: Path) -> None:
