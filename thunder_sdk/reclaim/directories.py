@@ -47,7 +47,8 @@ def remove(ref: str, roots: Sequence[Path], time_is_up: Callable[[], bool]) -> N
             return
         except OSError as error:
             # Not empty: something moved away meanwhile and another directory is called so now.
-            raise Failed(f"{ref} cannot be removed: {error.strerror}", retryable=True) from error
+            retryable = error.errno in _FILLED
+            raise Failed(f"{ref} cannot be removed: {error.strerror}", retryable=retryable) from error
 
 
 def _held(stack: ExitStack, handle: int) -> int:

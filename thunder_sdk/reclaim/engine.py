@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -32,15 +33,27 @@ class Engine:
         try:
             import docker  # takes a while, and few programs hold Docker objects
             import docker.utils
+            from docker.constants import MINIMUM_DOCKER_API_VERSION
         except ImportError as error:
             raise Failed(
                 "the package docker is missing here: pip install 'thunder-sdk[docker]'", retryable=False
             ) from error
         with self.answering("the engine"):
+            self._knock()
             settings: dict[str, Any] = docker.utils.kwargs_from_env()  # certificates for TLS, that is
-            settings["base_url"] = self.address
-            self.api = docker.APIClient(version="auto", timeout=self._timeout, **settings)
+            settings |= {"base_url": self.address, "timeout": self._timeout}
+            # A client that shall ask for the version itself keeps its sockets open if that fails.
+            with closing(docker.APIClient(version=MINIMUM_DOCKER_API_VERSION, **settings)) as asking:
+                version = asking.version(api_version=False)["ApiVersion"]
+            self.api = docker.APIClient(version=version, **settings)
         return self
+
+    def _knock(self) -> None:
+        """OSError if nobody listens at the socket: the package would leave its own one open then."""
+        if self.local:
+            with socket.socket(socket.AF_UNIX) as door:
+                door.settimeout(self._timeout)
+                door.connect(self.address.removeprefix("unix://"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -82,7 +95,7 @@ class Engine:
     @property
     def api_version(self) -> tuple[int, ...]:
         """Of the API that is spoken with it, like ``(1, 41)``."""
-        return tuple(map(int, self.api._version.split(".")))
+        return tuple(map(int, self.api.api_version.split(".")))
 
     def clock(self) -> Clock:
         """What its clock says, compared with ours."""

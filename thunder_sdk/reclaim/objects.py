@@ -17,7 +17,7 @@ from thunder_sdk.wire import ResourceKind
 
 _TELLS_VOLUME_TIMES: Final = (1, 42)  # an API older than that tells the time of a volume's last change
 _COARSE_CLOCK: Final = 5  # CLOCK_REALTIME_COARSE, from which files get their times
-_TICK: Final = time.clock_getres(_COARSE_CLOCK)
+_TICK: Final = time.clock_getres(_COARSE_CLOCK)  # s that they may be too early
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ def _volume_made(engine: Engine, volume: Mapping[str, Any]) -> Made | None:
         with suppress(OSError):  # another user's, or another machine's
             # The directory around the content stays as it was made.
             status = content.parent.stat()
-            made = min(status.st_mtime, status.st_ctime) + _TICK
-            return Made(made, made)
+            made = min(status.st_mtime, status.st_ctime)
+            return Made(made + _TICK, made)
     if engine.api_version < _TELLS_VOLUME_TIMES or volume["Driver"] != "local":
         return None
     made = unix(volume["CreatedAt"])

@@ -83,30 +83,27 @@ def _lock(port: int) -> socket.socket | None:
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         lock.bind(f"\0thunder-port-{port}")
-    except OSError as error:
+    except OSError:
         lock.close()
-        if error.errno != errno.EADDRINUSE:
-            raise
         return None
     return lock
 
 
 def _usable(port: int) -> bool:
     """Whether anybody could listen there now, on every address."""
-    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - for a moment
-        try:
-            probe = socket.socket(family, socket.SOCK_STREAM)
-        except OSError:  # no such addresses on this machine
-            continue
-        with probe:
-            if family is socket.AF_INET6:
+    return not any(_refusal(family, port) in _TAKEN for family in (socket.AF_INET, socket.AF_INET6))
+
+
+def _refusal(family: int, port: int) -> int | None:
+    """Why the port cannot be bound on all addresses of `family`, as an errno; None if it can."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                probe.bind((address, port))
-            except OSError as error:
-                if error.errno in _TAKEN:
-                    return False
-    return True
+            probe.bind(("", port))
+    except OSError as error:
+        return error.errno
+    return None
 
 
 def _after_fork_in_child() -> None:

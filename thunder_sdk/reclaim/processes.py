@@ -14,11 +14,11 @@ from thunder_sdk.reclaim.endings import Absent, Failed, Spared
 
 GRACE: Final = 2.0  # s between SIGTERM and SIGKILL
 _BOOT_TIME_ERROR: Final = 2.0  # s: the kernel says when it booted in whole ones
-_REF: Final = re.compile(r"([1-9]\d{0,9})(?::(\d{1,20}))?", re.ASCII)
+_REF: Final = re.compile(r"([1-9]\d{0,8})(?::(\d{1,20}))?", re.ASCII)
 
 
 def end(ref: str, timeout: float, *, declared_before: float, protected: frozenset[int] = frozenset()) -> None:
-    """Ends the process named ``pid:start time``: SIGTERM, and SIGKILL if it is still there.
+    """Ends the process that `ref` names, ``pid:start time``: SIGTERM, and SIGKILL if it is still there.
 
     A pidfd holds on to the process that was looked at, so a signal can never reach another one that gets the
     same pid meanwhile. One that was started after `declared_before` (Unix seconds) is another one of the same
