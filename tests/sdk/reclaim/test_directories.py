@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -98,11 +99,11 @@ def test_deep_trees_need_no_descriptor_per_level(root):
 
 
 @pytest.fixture
-def open_root(root):
+def open_root():
     """A root in which everybody may do as they like."""
-    for directory in (root, *root.parents[:3]):
-        directory.chmod(0o777)
-    return root
+    with tempfile.TemporaryDirectory() as root:
+        Path(root).chmod(0o777)
+        yield Path(root)
 
 
 def test_read_only_caches_go_too(open_root, unprivileged):
