@@ -29,6 +29,7 @@ from thunder_server.demo.fleet import DemoError, Fleet
 from thunder_server.simulation.simulator import Machines
 from thunder_server.simulation.time_model import PRESETS
 
+CALIBRATION = 2048  # tokens that measuring what a word costs may take
 DEFAULT_TARGETS = ("direct", "direct:12", "thunder:paper", "thunder:phase", "thunder:phase/inferred")
 
 
@@ -105,7 +106,7 @@ class Benchmark:
             kind=Kind(given.engine),
             replicas=given.replicas,
             kv_tokens=given.kv_tokens,
-            longest=min(given.kv_tokens, self._shape.largest_context() + 256),
+            longest=min(given.kv_tokens, max(CALIBRATION, self._shape.largest_context() + 256)),
             vllm=given.vllm,
             speed=given.speed,
         )
