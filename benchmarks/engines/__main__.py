@@ -128,9 +128,8 @@ class Benchmark:
             if self._given.simulate:
                 preset = self._device.preset
                 self.host = await measure_host(session, engines.urls[0], engines.model, preset)
-                _say(
-                    f"the host takes {self.host.step_s * 1e3:.1f} ms a step, {self.host.call_s * 1e3:.1f} a call"
-                )
+                step, call = self.host.step_s * 1e3, self.host.call_s * 1e3
+                _say(f"the host takes {step:.1f} ms a step and {call:.1f} ms a call")
             for seed in self._given.seeds:
                 for target in self._given.targets:
                     await self._one(target, seed, engines)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any, ClassVar
 
 import aiohttp
@@ -29,7 +30,7 @@ from thunder_server.simulation.time_model import EnginePreset
 from thunder_server.simulation.workload import Session
 
 STEPS = 100
-TRIES = 3
+TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Host:
 
 
 async def measure_host(session: aiohttp.ClientSession, url: str, model: str, preset: EnginePreset) -> Host:
-    """The quickest of a few calls: the one that other things have disturbed least."""
+    """The middle one of a few calls."""
 
     async def call(output: int) -> float:
         body = {
@@ -65,8 +66,8 @@ async def measure_host(session: aiohttp.ClientSession, url: str, model: str, pre
             prompt = (await response.json())["usage"]["prompt_tokens"]
         return time.perf_counter() - started - preset.call_seconds(prompt, prompt, output)
 
-    short = min([await call(1) for _ in range(TRIES)])
-    long = min([await call(1 + STEPS) for _ in range(TRIES)])
+    short = median([await call(1) for _ in range(TRIES)])
+    long = median([await call(1 + STEPS) for _ in range(TRIES)])
     step_s = max(0.0, (long - short) / STEPS)
     return Host(step_s=step_s, call_s=max(0.0, short - step_s))
 
