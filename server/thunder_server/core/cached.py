@@ -26,8 +26,8 @@ class Belief:
 
     Example:
         >>> belief = Belief()
-        >>> belief.use(Chain(keys=(1, 2), ends=(100, 150)), capacity=200)
-        >>> belief.use(Chain(keys=(1, 3), ends=(100, 180)), capacity=200)
+        >>> _ = belief.use(Chain(keys=(1, 2), ends=(100, 150)), capacity=200)
+        >>> _ = belief.use(Chain(keys=(1, 3), ends=(100, 180)), capacity=200)
         >>> belief.tokens, belief.held(Chain(keys=(1, 2), ends=(100, 150)))
         (180, 100)
     """

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from thunder_server.core.call import Call
 from thunder_server.core.events import Outcome
+from thunder_server.core.prefix import Prompt
 from thunder_server.core.resources import ResourceLedger
 
 STORY_LENGTH = 32
@@ -183,6 +184,7 @@ class Program:
     context: int = 0
     context_order: int = 0  # of the call that `context` is from
     resident: int = 0
+    prompt: Prompt | None = None  # that `context` begins with, as the engine counted it
     size: Size = field(default_factory=Size)
 
     call_totals: CallTotals = field(default_factory=CallTotals)

@@ -26,6 +26,7 @@ from typing import Final
 
 from thunder_server.core.backend import Backend
 from thunder_server.core.call import Call
+from thunder_server.core.decisions import Preferred
 from thunder_server.core.prefix import Chain, Lengths, Prompt
 from thunder_server.core.program import Program
 
@@ -86,11 +87,12 @@ class Score:
     """What speaks for a replica; ``tokens`` of the prompt are cached there."""
 
     backend: Backend
-    total: float
     tokens: int
+    total: float = 0.0
 
-    def reason(self, prompt: Prompt) -> str:
-        return f"it scores {self.total:.2f}: {self.tokens} of {prompt.tokens} tokens are cached there"
+    @property
+    def reason(self) -> str:
+        return f"there is room, and {self.tokens} tokens of its prompt are cached there"
 
 
 class KvRouter:
@@ -102,6 +104,12 @@ class KvRouter:
         self._looks: OrderedDict[tuple[str, int], tuple[float, int, int]] = OrderedDict()
         self._leaders: OrderedDict[int, tuple[Call, Backend, float]] = OrderedDict()
         self._uneven_since: float | None = None
+        self._said: OrderedDict[int, tuple[int, str]] = (
+            OrderedDict()
+        )  # how long whole prompts are, and by whom
+        self._differ: set[frozenset[str]] = set()
+        self.compared = 0  # placements in shadow mode
+        self.agreed = 0
 
     # --- what is cached where
 
@@ -149,7 +157,7 @@ class KvRouter:
         prompt = _next_prompt(program)
         if prompt is None or self.settings.shadow or len(candidates) == 1:
             tokens = 0 if prompt is None else self._held(prompt, usual, at)
-            return Score(backend=usual, total=0.0, tokens=tokens)
+            return Score(backend=usual, tokens=tokens)
         return self.best(prompt, candidates, usual, at)
 
     def best(self, prompt: Prompt, candidates: Sequence[Backend], usual: Backend, at: float) -> Score:
@@ -195,28 +203,53 @@ class KvRouter:
         best = max(scores.values(), key=lambda score: score.total)
         return best if best.total > scores[current].total + MARGIN else None
 
+    def compare(
+        self, program: Program, candidates: Sequence[Backend], taken: Backend, at: float
+    ) -> Preferred | None:
+        """Where the router would have had a program that goes to ``taken``."""
+        prompt = _next_prompt(program)
+        if prompt is None or len(candidates) < 2:
+            return None
+        best = self.best(prompt, candidates, taken, at)
+        self.compared += 1
+        self.agreed += best.backend is taken
+        return Preferred(
+            program_id=program.id,
+            backend_id=taken.id,
+            preferred_id=best.backend.id,
+            cached_tokens=self._held(prompt, taken, at),
+            preferred_tokens=best.tokens,
+        )
+
     # --- gathering
 
     def gathers(self, program: Program, at: float) -> float | None:
         """Until when the program's first waiting call should let another one go first, which computes what
         the two have in common; ``None``: it need not."""
+        self._forget_leaders(at)
         call = program.first_waiting()
-        if call is None or not self._leaders:
+        if call is None or not self._leaders or call.tried:
             return None
         chain = call.prompt.messages
         for index in range(len(chain) - 1, -1, -1):
             leader = self._leaders.get(chain.keys[index])
-            if leader is None:
-                continue
-            first, backend, until = leader
-            if at >= until or first.produced or first.backend_id != backend.id or call.tried:
-                return None
-            return until if chain.ends[index] - first.predicted >= GATHERED_TOKENS else None
+            if leader is not None:
+                first, backend, until = leader
+                under_way = first.backend_id == backend.id and not first.produced
+                return until if under_way and chain.ends[index] - first.predicted >= GATHERED_TOKENS else None
         return None
 
-    def _lead(self, call: Call, backend: Backend, at: float) -> None:
+    @property
+    def gathering(self) -> float | None:
+        """When the latest window closes that calls may wait for."""
+        return next(reversed(self._leaders.values()))[2] if self._leaders else None
+
+    def _forget_leaders(self, at: float) -> None:
         while self._leaders and next(iter(self._leaders.values()))[2] <= at:
             self._leaders.popitem(last=False)
+
+    def _lead(self, call: Call, backend: Backend, at: float) -> None:
+        self._forget_leaders(at)
         if call.prompt.tokens - call.predicted < GATHERED_TOKENS or not self.settings.gather_s:
             return
         full = min(1.0, backend.used(at) / backend.limit) if backend.running > 1 else 0.0
@@ -236,13 +269,31 @@ class KvRouter:
         self._lead(call, backend, at)
         backend.cache.used(prompt, backend.limit)
 
-    def answered(self, call: Call, backend: Backend, cached: int | None) -> None:
-        """The engine has answered and said how long the prompt was; ``cached`` of it was there before."""
+    def learn(self, call: Call, tokens: int, backend: Backend) -> str | None:
+        """An engine has said how long the prompt was. The id of another one that said otherwise of the same
+        prompt, at the first such pair of engines."""
+        chain = call.request.messages
+        call.prompt.tokens = tokens
+        if chain is None or not len(chain):
+            return None
+        self.lengths.learn(chain, tokens)
+        call.prompt.messages = self.lengths.measure(chain, tokens)
+        said, by = self._said.setdefault(chain.keys[-1], (tokens, backend.id))
+        if len(self._said) > REMEMBERED:
+            self._said.popitem(last=False)
+        pair = frozenset((by, backend.id))
+        if said == tokens or len(pair) == 1 or pair in self._differ:
+            return None
+        self._differ.add(pair)
+        return by
+
+    def answered(self, call: Call, backend: Backend, answer: int, cached: int | None) -> None:
+        """The engine has answered with so many tokens; ``cached`` of its prompt were there before."""
         prompt = call.prompt
-        if cached is not None:
+        if cached is not None and len(prompt.messages):
             backend.forecast.add(call.predicted, cached)
             backend.cache.reconcile(prompt, call.predicted, cached)
-        backend.cache.used(prompt, backend.limit, call.produced)
+        backend.cache.used(prompt, backend.limit, answer)
 
     # --- balance
 

@@ -26,8 +26,13 @@ from thunder_server.core.events import (
     CallConnectFailed,
     CallFinished,
     CallProgressed,
+    CallTokenized,
     ClientEvent,
     Event,
+    PrefixCleared,
+    PrefixEvicted,
+    PrefixStored,
+    PrefixUnseen,
     ProgramClosed,
     ProgramOpened,
     Tick,
@@ -38,6 +43,7 @@ from thunder_server.core.placement import Placement
 from thunder_server.core.policies import Policy
 from thunder_server.core.program import Program
 from thunder_server.core.replicas import Replicas
+from thunder_server.core.router import KvRouter
 from thunder_server.core.views import Why, backend_view, program_view, why
 from thunder_server.core.world import Due, World
 
@@ -88,6 +94,8 @@ class Scheduler:
                 self._calls.arrived(self._lifecycle.for_call(event), event)
             case CallProgressed():
                 self._calls.progressed(event)
+            case CallTokenized():
+                self._calls.tokenized(event)
             case CallFinished():
                 self._calls.finished(event)
             case CallConnectFailed():
@@ -100,6 +108,8 @@ class Scheduler:
                 self._lifecycle.closed(event)
             case BackendAdded() | BackendReported() | BackendDrained() | BackendRemoved():
                 self._replicas.happened(event)
+            case PrefixStored() | PrefixEvicted() | PrefixCleared() | PrefixUnseen():
+                self._replicas.told(event)
             case Tick():
                 pass
             case _:
@@ -123,6 +133,8 @@ class Scheduler:
                 self._calls.unserved(what)
             case Due.FORGET, str():
                 self._lifecycle.forgotten(what)
+            case Due.GATHERED, None:
+                self._world.freed = True
             case _:
                 self._placement.tick()
 
@@ -170,6 +182,11 @@ class Scheduler:
     def counters(self) -> Counters:
         """Totals since the start."""
         return self._world.counters
+
+    @property
+    def router(self) -> KvRouter:
+        """What is taken to be cached where, and how that has turned out."""
+        return self._world.router
 
     @property
     def queued_programs(self) -> int:

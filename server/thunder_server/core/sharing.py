@@ -29,12 +29,12 @@ class Sharing(Generic[P]):
     def __init__(self) -> None:
         self.credit = 0
         """Tokens counted too often if every holder's are added up."""
-        self._chains: dict[P, Chain] = {}
-        self._holders: dict[int, tuple[int, int]] = {}  # how many, and the tokens of the piece
+        self.chains: dict[P, Chain] = {}
+        self.holders: dict[int, tuple[int, int]] = {}  # how many, and the tokens of the piece
 
     def hold(self, program: P, chain: Chain) -> None:
         """The program holds this chain now, and no longer what it held before."""
-        before = self._chains.get(program, NOTHING)
+        before = self.chains.get(program, NOTHING)
         if before is chain:
             return
         same = 0
@@ -45,23 +45,23 @@ class Sharing(Generic[P]):
         self._release(before, same)
         for index in range(same, len(chain)):
             key = chain.keys[index]
-            count, tokens = self._holders.get(key, (0, 0))
+            count, tokens = self.holders.get(key, (0, 0))
             if count:
                 self.credit += tokens
             else:
                 tokens = chain.ends[index] - (chain.ends[index - 1] if index else 0)
-            self._holders[key] = (count + 1, tokens)
-        self._chains[program] = chain
+            self.holders[key] = (count + 1, tokens)
+        self.chains[program] = chain
 
     def drop(self, program: P) -> None:
         """The program holds nothing any longer."""
-        chain = self._chains.pop(program, None)
+        chain = self.chains.pop(program, None)
         if chain is not None:
             self._release(chain, 0)
 
     def of(self, program: P) -> int:
         """Tokens that the program has in common with others: they stay if it goes."""
-        return self._counted(self._chains.get(program, NOTHING), 2)
+        return self._counted(self.chains.get(program, NOTHING), 2)
 
     def common(self, chain: Chain) -> int:
         """Tokens of a chain that comes in which are held already."""
@@ -70,7 +70,7 @@ class Sharing(Generic[P]):
     def _counted(self, chain: Chain, least: int) -> int:
         shared = 0
         for key in chain.keys:
-            count, tokens = self._holders.get(key, (0, 0))
+            count, tokens = self.holders.get(key, (0, 0))
             if count < least:
                 break
             shared += tokens
@@ -78,9 +78,9 @@ class Sharing(Generic[P]):
 
     def _release(self, chain: Chain, start: int) -> None:
         for key in chain.keys[start:]:
-            count, tokens = self._holders[key]
+            count, tokens = self.holders[key]
             if count == 1:
-                del self._holders[key]
+                del self.holders[key]
             else:
-                self._holders[key] = (count - 1, tokens)
+                self.holders[key] = (count - 1, tokens)
                 self.credit -= tokens
