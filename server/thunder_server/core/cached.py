@@ -1,8 +1,8 @@
 """What one engine's prefix cache holds, as far as it is known.
 
-An engine that publishes its cache is believed to the block. Of any other one knows what it was sent, and that
-caches drop what was used longest ago, of one prompt its end before its beginning: so that is kept here too, as
-many tokens as the engine has room for, and corrected by what the usage of each answer says was cached.
+An engine that publishes its cache is believed to the block. Of any other one knows what it was sent, and
+that caches drop what was used longest ago, of one prompt its end before its beginning: so that is kept here
+too, as many tokens as the engine has room for, and corrected by what each answer says was cached.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thunder_server.core.prefix import Chain, Prompt
 MOST_PIECES = 1 << 16
 """Pieces remembered of one engine, whatever its capacity."""
 MOST_BLOCKS = 1 << 21
-"""Blocks remembered of one engine: 32 M tokens in blocks of 16. What it stores beyond is taken as not there."""
+"""Blocks remembered of one engine: 32 M tokens in blocks of 16. What it stores beyond is not counted on."""
 TOLERANCE_TOKENS = 256
 """An answer that had this much less cached than expected shows that something was dropped."""
 
@@ -40,7 +40,7 @@ class Belief:
         return len(self._pieces)
 
     def use(self, chain: Chain, capacity: float, answer: int = 0) -> bool:
-        """The engine has this prompt now, and ``answer`` tokens generated after it; whether it is any news."""
+        """The engine has this prompt now, and ``answer`` tokens generated after it; whether that is news."""
         pieces = self._pieces
         news = False
         if answer:

@@ -11,7 +11,7 @@ FORGOTTEN_S = 30.0
 
 
 class Pace:
-    """Stretch: seconds that calls take, as a multiple of what the engine would need if nobody else were there.
+    """Stretch: seconds that calls take, as a multiple of what they would take if nobody else were there.
 
     Example:
         >>> pace = Pace()

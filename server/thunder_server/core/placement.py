@@ -101,7 +101,7 @@ class Placement:
                         self.serve(program)
                     case _:
                         assert_never(intent)
-            if (until := w.router.gathering) is not None:
+            if (until := w.router.gathering(w.now)) is not None:
                 w.deadlines.set((Due.GATHERED, None), until)
 
     def park(self) -> None:

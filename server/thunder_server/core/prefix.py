@@ -1,8 +1,8 @@
 """What prompts begin with: chains of hashes, and how many tokens each of their links stands for.
 
-A prompt is a **chain**: each key is a hash of everything up to the end of its piece, so that two prompts which
-share a key share all before it, and a prefix is compared from the first key to the first miss. There are two
-kinds, and their keys never meet:
+A prompt is a **chain**: each key is a hash of everything up to the end of its piece, so that two prompts
+which share a key share all before it, and a prefix is compared from the first key to the first miss. There
+are two kinds, and their keys never meet:
 
 * *messages*, hashed at the boundary from the request body. Their pieces are messages (long ones in several
   pieces), their ends are characters; what these are in tokens is learned from the engines' usage (`Lengths`).
@@ -36,7 +36,7 @@ class Chain:
         return len(self.keys)
 
     def reach(self, held: Container[int], start: int = 0) -> int:
-        """How many keys, from ``start`` on to the first miss, are in ``held``; those before count as there."""
+        """How many keys, from ``start`` on to the first miss, are in ``held``; those before count as in."""
         keys = self.keys
         for index in range(start, len(keys)):
             if keys[index] not in held:

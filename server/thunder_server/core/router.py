@@ -7,7 +7,7 @@ Each replica that a program may go to is scored::
 * *match*: the share of the prompt that is cached there (`Cached`);
 * *load*: the share of its memory that is in use;
 * *latency*: how much longer calls take there than on a machine that is never busy, as a share of the worst;
-* *capability*: its speed as a share of the fastest one's, from the fastest decoding seen of each (`Turnover`);
+* *capability*: its speed as a share of the fastest one's, by the fastest decoding seen of each (`Turnover`);
 * *exploration*: what is new, or has lost its cache, gets a bonus that halves every ``EXPLORED_S`` seconds. By
   match alone a cold replica would stay cold.
 
@@ -43,7 +43,7 @@ GATHERED_TOKENS: Final = 1024
 STEP_S: Final = 0.005
 """The gather window of an idle replica; a full one's is ``gather_s``."""
 GONE: Final = 0.25
-"""A program moves on the way to the engine if no more than this share of its prompt is left where it is, ..."""
+"""A program moves at its call if no more than this share of the prompt is left where it is, ..."""
 MARGIN: Final = 0.1
 """... and another replica scores higher by this."""
 UNEVEN: Final = 0.25
@@ -235,14 +235,16 @@ class KvRouter:
             leader = self._leaders.get(chain.keys[index])
             if leader is not None:
                 first, backend, until = leader
-                under_way = first.backend_id == backend.id and not first.produced
+                under_way = at < until and first.backend_id == backend.id and not first.produced
                 return until if under_way and chain.ends[index] - first.predicted >= GATHERED_TOKENS else None
         return None
 
-    @property
-    def gathering(self) -> float | None:
-        """When the latest window closes that calls may wait for."""
-        return next(reversed(self._leaders.values()))[2] if self._leaders else None
+    def gathering(self, at: float) -> float | None:
+        """When the latest window closes that calls may wait for now."""
+        if not self._leaders:
+            return None
+        _, _, until = next(reversed(self._leaders.values()))
+        return until if until > at else None
 
     def _forget_leaders(self, at: float) -> None:
         while self._leaders and next(iter(self._leaders.values()))[2] <= at:
@@ -250,10 +252,11 @@ class KvRouter:
 
     def _lead(self, call: Call, backend: Backend, at: float) -> None:
         self._forget_leaders(at)
-        if call.prompt.tokens - call.predicted < GATHERED_TOKENS or not self.settings.gather_s:
+        settings = self.settings
+        if settings.shadow or call.prompt.tokens - call.predicted < GATHERED_TOKENS or not settings.gather_s:
             return
         full = min(1.0, backend.used(at) / backend.limit) if backend.running > 1 else 0.0
-        window = min(STEP_S, self.settings.gather_s) + full * max(0.0, self.settings.gather_s - STEP_S)
+        window = min(STEP_S, settings.gather_s) + full * max(0.0, settings.gather_s - STEP_S)
         chain = call.prompt.messages
         for key, end in zip(chain.keys, chain.ends, strict=True):
             if end > call.predicted:
