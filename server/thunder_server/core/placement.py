@@ -235,6 +235,7 @@ class Placement:
             program = min(idle, key=lambda program: w.router.resident(program, full, w.now))
             self.unplace(program, f"{full.id} has been much fuller than {empty.id}")
             self._place(program, empty, f"{full.id} has been much fuller for a while")
+            self.charge(program)
 
     def leave_marked(self, program: Program) -> None:
         """The last running call of a marked program has ended: it is paused, if that is needed still."""
