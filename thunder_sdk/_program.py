@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
-from thunder_sdk import _config, _context, _process, _tracing
+from thunder_sdk import _config, _context, _process, _tracing, wire
 from thunder_sdk._acting import Acting
 from thunder_sdk._atomic import Once
 from thunder_sdk._decorate import F, decorate
@@ -21,6 +21,7 @@ from thunder_sdk._environment import DockerEnvironment
 from thunder_sdk._exceptions import ThunderConfigError, ThunderStateError
 from thunder_sdk._handle import Handle
 from thunder_sdk._life import Life, checked_outcome, outcome_of
+from thunder_sdk._preparation import Environment
 from thunder_sdk._resources import Resources
 from thunder_sdk._spec import CURRENT, Parent, Spec
 from thunder_sdk._waiting import check_delivery, delivered, delivered_async, in_event_loop, insist
@@ -46,6 +47,7 @@ class Program:
         self._parent = parent
         self._entered = Once()
         self._frame: _context.Frame | None = None
+        self._environment = Environment(self)
 
     # --- what is known without asking --------------------------------------------------------------------
 
@@ -96,6 +98,20 @@ class Program:
             return {}
         self._life.calling()
         return headers_of(self._life.identity, config.dialects)
+
+    def headers_to(self, url: str) -> dict[str, str]:
+        """The headers of a call to `url` if that may see them: the configured server, a ``tag_hosts`` entry.
+
+        {} for everybody else's. With ``traceparent`` where there is a span. For clients that take no
+        transport of ours, asked anew for every call.
+        """
+        if not _process.here().config.tags(*_config.address(url)):
+            return {}
+        headers = self.headers()
+        parent = _tracing.traceparent(self.span)
+        if headers and parent is not None:
+            headers[wire.TRACEPARENT] = parent
+        return headers
 
     def extra_body(self) -> dict[str, object]:
         """The same for dialects that look into bodies: ``create(…, extra_body=p.extra_body())``."""
@@ -191,6 +207,11 @@ class Program:
         self.open()
         return Resources(self)
 
+    @property
+    def environment(self) -> Environment:
+        """The sandbox that the server prepares for it: wait for it, then use its container."""
+        return self._environment
+
     def __call__(self, function: F) -> F:
         """As a decorator it is a template: every call of `function` runs in a fresh program."""
         spec = self._life.spec
@@ -218,6 +239,12 @@ class Program:
     def span(self) -> Span | None:
         """Its own span, or its owner's in another process."""
         return self._life.span
+
+    @property
+    def wants_environment(self) -> bool:
+        """Whether it was opened with an environment, as far as this process knows."""
+        spec = self._life.spec
+        return spec is None or spec.environment is not None
 
     def open(self) -> None:
         """Opens it unless it is; ThunderStateError once it is closed."""
@@ -321,7 +348,7 @@ def program(
         expected_context: tokens that its context will grow to, as far as can be told.
         lease: seconds it may be silent before it counts as dead; from `init` by default.
         max_wait: seconds a call may queue before the server refuses it.
-        environment: not available yet.
+        environment: a sandbox that the server prepares while the program waits for its turn.
 
     Raises:
         ThunderConfigError: an argument is wrong.

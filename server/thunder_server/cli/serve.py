@@ -34,7 +34,9 @@ def serve(
     backend: Annotated[
         list[str] | None, _option("URL…", "Engines to serve with; several, or repeated.")
     ] = None,
-    engine: Annotated[str | None, _option("vllm|openai", "What serves at the backends.", "vllm")] = None,
+    engine: Annotated[
+        str | None, _option("vllm|sglang|openai", "What serves at the backends.", "vllm")
+    ] = None,
     capacity_tokens: Annotated[
         str | None, _option("N", "KV cache of each backend, where the engine itself does not say.")
     ] = None,
@@ -82,6 +84,14 @@ def serve(
         ),
     ] = None,
     poll: Annotated[str | None, _option("S", "How often to look at each backend.", "1")] = None,
+    resource_root: Annotated[
+        list[str] | None,
+        _option(
+            "DIR",
+            "Directories that programs declare are removed only below this one; may be repeated.",
+            "the temporary directory",
+        ),
+    ] = None,
     config: Annotated[
         str | None, _option("FILE", "TOML file with any of these, underscores for dashes.")
     ] = None,

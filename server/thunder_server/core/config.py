@@ -30,3 +30,5 @@ class SchedulerConfig:
     """From this age on, a first attempt gives way to an identical request that is no declared retry."""
     router: RouterSettings = field(default_factory=RouterSettings)
     """How replicas are scored."""
+    hibernate_after_s: float | None = None
+    """How long a program is paused before its environment is too; ``None``: never."""

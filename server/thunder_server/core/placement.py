@@ -8,6 +8,7 @@ from typing import Final, assert_never
 from thunder_server.core.backend import Backend, Charge
 from thunder_server.core.call import Call
 from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore
+from thunder_server.core.environments import Environments
 from thunder_server.core.policies import Evict, Place, Spare
 from thunder_server.core.program import Phase, Program, State, Step
 from thunder_server.core.world import Due, World
@@ -19,8 +20,9 @@ BALANCED: Final = 256
 class Placement:
     """Carries out what the policy wants, and keeps the backends' accounts."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, environments: Environments) -> None:
         self._w = world
+        self._environments = environments
 
     # --- accounts
 
@@ -54,7 +56,8 @@ class Placement:
         lost = program.state is State.UNPLACED and program.waiting > 0
         if lost:
             w.homeless[program] = None
-        seat = w.policy.seat(program) if lost or program.state is State.QUEUED else None
+        wants = (lost or program.state is State.QUEUED) and not program.held
+        seat = w.policy.seat(program) if wants else None
         if seat is None:
             w.queue.discard(program)
         else:
@@ -71,6 +74,8 @@ class Placement:
             elif program.state is State.PLACED and w.policy.prefix_aware:
                 self._recheck(program, call)
             if program.state is not State.PLACED:
+                if w.held_since is not None:
+                    break
                 place = w.policy.at_once(w.fleet, program, call, w.now)
                 if place is None:
                     w.freed = True  # have the queue looked at
@@ -82,9 +87,19 @@ class Placement:
             self._dispatch(program, call)
         self.charge(program)
 
+    def look_again(self) -> None:
+        """What could be served, and where, has changed for everybody in the queue: rare."""
+        for program in self._w.queue:
+            self.seat(program)
+            if program.waiting and program.state is not State.PLACED:
+                self.serve(program)
+        self._w.freed = True
+
     def refill(self) -> None:
         """Give programs in the queue their chance."""
         w = self._w
+        if w.held_since is not None:
+            return
         for backend in w.fleet.values():
             if backend.marked and not w.policy.overfull(backend, w.now):
                 for program in list(backend.marked):
@@ -96,6 +111,8 @@ class Placement:
                 match intent:
                     case Evict(program, reason):
                         self.evict(program, reason)
+                    case Place(program) if not self._environments.may_restore(program):
+                        self.seat(program)
                     case Place(program, backend, reason):
                         self._place(program, backend, reason)
                         self.serve(program)
@@ -131,6 +148,7 @@ class Placement:
         if program.prompt is not None:
             backend.sharing.hold(program, program.prompt.messages)
         w.counters.moves += moved
+        self._environments.moved()
         if was_queued:
             w.counters.admitted += newcomer
             w.counters.restores += not newcomer
@@ -179,6 +197,7 @@ class Placement:
         )
         w.tell(program, pause, reason)
         self.charge(program)
+        self._environments.paused(program)
 
     def evict(self, program: Program, reason: str) -> None:
         """Pause the program now, or when its running calls end."""
@@ -251,6 +270,7 @@ class Placement:
         self._leave(program)
         program.take(Step.END)
         self.charge(program)
+        self._environments.moved()
         self._w.freed = True
 
     # --- parts of steps
@@ -292,6 +312,8 @@ class Placement:
 
     def _why_waiting(self, program: Program) -> str:
         w = self._w
+        if w.held_since is not None:
+            return "the engines are getting new weights"
         if not w.fleet.open_to(program):
             return "no healthy backend"
         if w.policy.prefix_aware and w.router.gathers(program, w.now) is not None:
@@ -305,6 +327,8 @@ class Placement:
             del backend.programs[program]
             backend.marked.pop(program, None)
             backend.sharing.drop(program)
+            charge = backend.charges.get(program)
+            self._w.flow.freed(charge.tokens if charge else 0, self._w.now)
             self._w.freed = True
         program.backend_id = None
         program.resident = 0

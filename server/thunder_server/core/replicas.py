@@ -16,7 +16,6 @@ from thunder_server.core.events import (
     PrefixUnseen,
 )
 from thunder_server.core.placement import Placement
-from thunder_server.core.program import State
 from thunder_server.core.world import World
 
 BackendEvent = BackendAdded | BackendReported | BackendDrained | BackendRemoved
@@ -146,8 +145,4 @@ class Replicas:
                 # Refused everywhere that is left: what has come back since may be asked again.
                 if call.tried and not w.fleet.serving(model, call.tried):
                     call.tried.clear()
-        for program in w.queue:
-            self._placement.seat(program)
-            if program.waiting and program.state is not State.PLACED:
-                self._placement.serve(program)
-        w.freed = True
+        self._placement.look_again()

@@ -8,7 +8,7 @@ equal results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from thunder_server.core import Policy, Scheduler, SchedulerConfig
@@ -23,7 +23,6 @@ from thunder_server.core.events import (
     Tick,
 )
 from thunder_server.core.prefix import Chain
-from thunder_server.core.router import RouterSettings
 from thunder_server.simulation.engine import Request
 from thunder_server.simulation.prompts import Prompt, Prompts
 from thunder_server.simulation.replay import Agent, Signals
@@ -89,7 +88,7 @@ class Simulator:
         policy: Policy,
         signals: Signals = Signals.EXPLICIT,
         at_a_time: int | None = None,
-        router: RouterSettings | None = None,
+        config: SchedulerConfig | None = None,
         check: bool = False,
     ) -> None:
         self.timeline = Timeline()
@@ -97,7 +96,7 @@ class Simulator:
         self.machines = machines
         self.outcome = Outcome(kv_tokens=machines.kv_tokens * machines.replicas)
         self._scheduler = Scheduler(
-            policy=policy, config=SchedulerConfig(max_wait_s=PATIENCE_S, router=router or RouterSettings())
+            policy=policy, config=replace(config or SchedulerConfig(), max_wait_s=PATIENCE_S)
         )
         self._check = check
         self._systems: dict[str, int] = {}
