@@ -14,10 +14,17 @@ from thunder_server.cli import (
     doctor,
     emulate,
     programs,
+<<<<<<< HEAD
     run,
     serve,
     simulate,
     top,
+=======
+    serve,
+    simulate,
+    top,
+    tune,
+>>>>>>> main
     why,
 )
 
@@ -41,7 +48,11 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
+<<<<<<< HEAD
 for command in (demo, serve, run, emulate, simulate, analyze, top, programs, backends, why, doctor):
+=======
+for command in (demo, serve, emulate, simulate, analyze, tune, top, programs, backends, why, doctor):
+>>>>>>> main
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)
