@@ -14,17 +14,11 @@ from thunder_server.cli import (
     doctor,
     emulate,
     programs,
-<<<<<<< HEAD
     run,
     serve,
     simulate,
     top,
-=======
-    serve,
-    simulate,
-    top,
     tune,
->>>>>>> main
     why,
 )
 
@@ -48,11 +42,7 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
-<<<<<<< HEAD
-for command in (demo, serve, run, emulate, simulate, analyze, top, programs, backends, why, doctor):
-=======
-for command in (demo, serve, emulate, simulate, analyze, tune, top, programs, backends, why, doctor):
->>>>>>> main
+for command in (demo, serve, run, emulate, simulate, analyze, tune, top, programs, backends, why, doctor):
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)
