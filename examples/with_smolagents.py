@@ -22,5 +22,5 @@ def uptime() -> str:
 
 
 model = OpenAIModel(MODEL, api_base=f"{SERVER}/v1", api_key="-")
-agent = CodeAgent([uptime], model, name="uptime", max_steps=3, expected={"python_interpreter": 0.1})
+agent = CodeAgent([uptime], model, name="clerk", max_steps=3, expected={"python_interpreter": 0.1})
 print(agent.run("How long has this machine been up?"))

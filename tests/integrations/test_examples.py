@@ -9,7 +9,15 @@ import pytest
 from .harness.engine import MODEL
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LANES = {"with_litellm.py": "a"}
+LANES = {
+    "with_autogen.py": "a",
+    "with_crewai.py": "crewai",
+    "with_langchain.py": "a",
+    "with_litellm.py": "a",
+    "with_openai_agents.py": "a",
+    "with_pydantic_ai.py": "a",
+    "with_smolagents.py": "a",
+}
 
 
 @pytest.mark.parametrize(
