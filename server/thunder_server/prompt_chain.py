@@ -2,7 +2,7 @@
 
 The first piece is whatever shapes a prompt before its messages (model, tools, template, salt); each message
 follows, long ones in several pieces. Bodies are hashed as parsed, so how a client spells its JSON does not
-matter. It is one pass of BLAKE2b, about a millisecond for a megabyte.
+matter. It is one pass of SHA-256, some milliseconds for a megabyte.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any, Final
 
 from thunder_server.core.prefix import Chain
@@ -53,7 +53,7 @@ def prompt_chain(path: str, fields: Mapping[str, Any]) -> Chain | None:
         if pieces is None:
             return None
         shape = {name: fields[name] for name in _SHAPING if fields.get(name) is not None}
-        hasher = blake2b(_canonical([path, shape]), digest_size=8)
+        hasher = sha256(_canonical([path, shape]))
         size = sum(
             text_chars(shape[name], schema=name in ("tools", "functions"))
             for name in ("tools", "functions", "system", "instructions")
@@ -62,13 +62,13 @@ def prompt_chain(path: str, fields: Mapping[str, Any]) -> Chain | None:
         keys: list[int] = []
         ends: list[int] = []
         if size:
-            keys.append(int.from_bytes(hasher.digest()))
+            keys.append(int.from_bytes(hasher.digest()[:8]))
             ends.append(size)
         for piece, chars in pieces:
             hasher.update(len(piece).to_bytes(8))  # where one ends is part of what it is
             hasher.update(piece)
             size += chars
-            keys.append(int.from_bytes(hasher.digest()))
+            keys.append(int.from_bytes(hasher.digest()[:8]))
             ends.append(size)
     except (RecursionError, OverflowError):
         return None  # as deep as the parser lets it be; the engine will have its own opinion
