@@ -203,7 +203,7 @@ class Program:
     def resources(self) -> Resources:
         """Declares what it holds outside the GPU, like ``p.resources.container(id)``."""
         self.open()
-        return Resources(self)
+        return Resources(self, self._life.holdings)
 
     def __call__(self, function: F) -> F:
         """As a decorator it is a template: every call of `function` runs in a fresh program."""
