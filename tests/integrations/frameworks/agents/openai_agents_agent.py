@@ -13,7 +13,7 @@ from agents import (
     function_tool,
     set_default_openai_api,
 )
-from common import EXPECTED, MODEL, bare_call, enough, in_threads, look, main, seen
+from common import EXPECTED, MODEL, TASKS, bare_call, enough, in_threads, look, main, seen
 from openai import AsyncOpenAI
 
 import thunder_sdk as thunder
@@ -129,7 +129,7 @@ def threads():
         return Runner.run_sync(agent(task), task, run_config=RunConfig(model_provider=models)).final_output
 
     with thunder.program(program_id="main"):
-        return in_threads(one, ["t0", "t1", "t2"])
+        return in_threads(one, TASKS[:3])
 
 
 async def wanders():
@@ -143,7 +143,7 @@ async def fleet():
     async def one(task: str):
         return (await Runner.run(agent(task), task)).final_output
 
-    return await asyncio.gather(*(one(f"task-{n}") for n in range(20)))
+    return await asyncio.gather(*(one(task) for task in TASKS))
 
 
 async def child():
