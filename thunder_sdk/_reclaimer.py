@@ -51,7 +51,10 @@ class Reclaimer:
         return not wait(jobs, max(0.0, deadline - time.monotonic())).not_done
 
     def _start(self) -> None:
-        with suppress(IndexError):  # all are at it
+        """One more thread, if there is something to do and not all are at it."""
+        if self._waiting.empty():
+            return
+        with suppress(IndexError):
             self._free.pop()
             try:
                 Thread(target=self._run, name="thunder-reclaim", daemon=True).start()
@@ -62,8 +65,7 @@ class Reclaimer:
         while self._work_off_one(None):
             pass
         self._free.append(True)
-        if not self._waiting.empty():  # something came in between, and found no thread free
-            self._start()
+        self._start()  # something may have come in between, and found no thread free
 
     def _work_off_one(self, deadline: float | None) -> bool:
         try:
@@ -81,17 +83,20 @@ class Reclaimer:
         return True
 
     def _reclaim(self, job: _Job, task: Task, deadline: float | None) -> None:
-        attempts = ATTEMPTS if deadline is None else 1
-        for attempt in range(1, attempts + 1):
+        attempts_left = ATTEMPTS if deadline is None else 1
+        pause = self._pause
+        while True:
             if deadline is not None:
                 task["timeout_s"] = max(0.1, deadline - time.monotonic())
             result = reclaim(task, job.site, task["now"])
             if result["end"] in (WorkEnd.DONE, WorkEnd.ABSENT):
                 job.holdings.gone.append((task["kind"], task["ref"], task["host"]))
                 return
-            if attempt == attempts or not result.get("retryable"):
+            attempts_left -= 1
+            if not attempts_left or not result.get("retryable"):
                 break
-            time.sleep(self._pause * 2 ** (attempt - 1))
+            time.sleep(pause)
+            pause *= 2
         tell(
             logging.WARNING,
             "thunder: %s %s of program %s is left here: %s", task["kind"], task["ref"], task["program_id"],
