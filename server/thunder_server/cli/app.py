@@ -15,6 +15,7 @@ from thunder_server.cli import (
     emulate,
     programs,
     reaper,
+    run,
     serve,
     simulate,
     top,
@@ -42,7 +43,24 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
-for command in (demo, serve, emulate, simulate, analyze, tune, top, programs, backends, why, doctor, reaper):
+COMMANDS = (
+    demo,
+    serve,
+    run,
+    emulate,
+    simulate,
+    analyze,
+    tune,
+    top,
+    programs,
+    backends,
+    why,
+    doctor,
+    reaper,
+)
+"""In the order of ``thunder --help``."""
+
+for command in COMMANDS:
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)
