@@ -146,7 +146,7 @@ async def code():
 
 
 async def own_headers():
-    headers = {"default_headers": {"X-Mine": "1", "X-Session-ID": "my-own"}, "user": "me"}
+    headers = {"default_headers": {"X-Mine": "1", "x-session-id": "my-own"}, "user": "me"}
     return last(await thunder_autogen.run(agent(at=client(**headers)), task="Find both."))
 
 
@@ -156,7 +156,4 @@ async def elsewhere():
 
 
 if __name__ == "__main__":
-    main(
-        run, stream, abandoned, team, inside, fails, cancelled, threads, wanders, fleet,
-        child, team_child, code, own_headers, elsewhere,
-    )  # fmt: skip
+    main(globals())

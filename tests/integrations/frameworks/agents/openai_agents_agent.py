@@ -189,7 +189,7 @@ async def own_headers():
     set_up()
     mine = Mine()
     settings = ModelSettings(
-        extra_headers={"X-Mine": "1", "X-Session-ID": "my-own"}, extra_body={"user": "me"}
+        extra_headers={"X-Mine": "1", "x-session-id": "my-own"}, extra_body={"user": "me"}
     )
     result = await Runner.run(agent(model_settings=settings), "Find both.", hooks=mine)
     assert mine.heard == ["llm", "lookup", "lookup", "llm"], mine.heard
@@ -225,7 +225,4 @@ async def elsewhere():
 
 
 if __name__ == "__main__":
-    main(
-        run, run_by_responses, stream, stream_by_responses, sync, inside, fails, fails_streaming, cancelled,
-        threads, wanders, fleet, child, plain_child, handoff, own_headers, sandbox, own_sandbox, elsewhere,
-    )  # fmt: skip
+    main(globals())

@@ -97,7 +97,7 @@ def code_child():
 
 
 def own_headers():
-    headers = {"default_headers": {"X-Mine": "1", "X-Session-ID": "my-own"}}
+    headers = {"default_headers": {"X-Mine": "1", "x-session-id": "my-own"}}
     mine = model(client_kwargs=headers, extra_body={"user": "me"})
     return agent(model=mine).run("Find both.")
 
@@ -115,7 +115,4 @@ def wrapped_by_hand():
 
 
 if __name__ == "__main__":
-    main(
-        run, stream, abandoned, inside, fails, threads, wanders, fleet, child, code, code_child, own_headers,
-        elsewhere, wrapped_by_hand,
-    )  # fmt: skip
+    main(globals())
