@@ -28,6 +28,8 @@ _DECISIONS: Final[dict[type[d.Decision], str]] = {
     d.Pause: "program.paused",
     d.Restore: "program.restored",
     d.Terminate: "program.terminated",
+    d.Held: "dispatch.held",
+    d.Resumed: "dispatch.resumed",
     d.Forget: "program.forgotten",
     d.Dispatch: "call.dispatched",
     d.Refuse: "call.refused",

@@ -112,6 +112,22 @@ class Restore(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Decision):
+    """Nothing is dispatched any longer, until `Resumed`; ``running`` calls are still under way."""
+
+    running: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Decision):
+    """Calls are dispatched again."""
+
+    held_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Terminate(Decision):
     program_id: str
     generation: int

@@ -216,6 +216,22 @@ class BackendRemoved(Event):
     backend_id: str
 
 
+# --- weights -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSyncBegan(Event):
+    """The engines are about to get new weights: nothing is dispatched until it is over. Again while it goes
+    on, it only starts the watchdog anew, which ends it after ``watchdog_s``."""
+
+    watchdog_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSyncEnded(Event):
+    """The engines have their new weights, with which no KV from before can be used."""
+
+
 # --- time ----------------------------------------------------------------------------------------------
 
 

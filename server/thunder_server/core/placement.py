@@ -65,6 +65,8 @@ class Placement:
             if program.backend_id is not None and not self._may_go(call, w.fleet[program.backend_id]):
                 self.unplace(program, f"{program.backend_id} does not take this call")
             if program.state is not State.PLACED:
+                if w.held_since is not None:
+                    break
                 place = w.policy.at_once(w.fleet, program, call, w.now)
                 if place is None:
                     w.freed = True  # have the queue looked at
@@ -76,9 +78,19 @@ class Placement:
             self._dispatch(program, call)
         self.charge(program)
 
+    def look_again(self) -> None:
+        """What could be served, and where, has changed for everybody in the queue: rare."""
+        for program in self._w.queue:
+            self.seat(program)
+            if program.waiting and program.state is not State.PLACED:
+                self.serve(program)
+        self._w.freed = True
+
     def refill(self) -> None:
         """Give programs in the queue their chance."""
         w = self._w
+        if w.held_since is not None:
+            return
         for backend in w.fleet.values():
             if backend.marked and not w.policy.overfull(backend, w.now):
                 for program in list(backend.marked):
@@ -101,8 +113,12 @@ class Placement:
         homeless, self._w.homeless = self._w.homeless, {}
         for program in homeless:
             if program.state is State.UNPLACED and program.waiting and not program.running:
-                somewhere = self._w.fleet.open_to(program)
-                self.pause(program, "no backend has room" if somewhere else "no healthy backend")
+                self.pause(program, self._why_homeless(program))
+
+    def _why_homeless(self, program: Program) -> str:
+        if self._w.held_since is not None:
+            return "the engines are getting new weights"
+        return "no backend has room" if self._w.fleet.open_to(program) else "no healthy backend"
 
     # --- steps
 

@@ -31,6 +31,8 @@ from thunder_server.core.events import (
     ProgramClosed,
     ProgramOpened,
     Tick,
+    WeightSyncBegan,
+    WeightSyncEnded,
 )
 from thunder_server.core.invariants import check_invariants
 from thunder_server.core.lifecycle import Lifecycle
@@ -39,6 +41,7 @@ from thunder_server.core.policies import Policy
 from thunder_server.core.program import Program
 from thunder_server.core.replicas import Replicas
 from thunder_server.core.views import Why, backend_view, program_view, why
+from thunder_server.core.weight_sync import WeightSync
 from thunder_server.core.world import Due, World
 
 
@@ -61,6 +64,7 @@ class Scheduler:
         self._calls = Calls(self._world, self._placement)
         self._lifecycle = Lifecycle(self._world, self._placement, self._calls)
         self._replicas = Replicas(self._world, self._placement)
+        self._weight_sync = WeightSync(self._world, self._placement)
 
     # --- events in, decisions out
 
@@ -100,6 +104,10 @@ class Scheduler:
                 self._lifecycle.closed(event)
             case BackendAdded() | BackendReported() | BackendDrained() | BackendRemoved():
                 self._replicas.happened(event)
+            case WeightSyncBegan():
+                self._weight_sync.began(event)
+            case WeightSyncEnded():
+                self._weight_sync.ended()
             case Tick():
                 pass
             case _:
@@ -123,6 +131,8 @@ class Scheduler:
                 self._calls.unserved(what)
             case Due.FORGET, str():
                 self._lifecycle.forgotten(what)
+            case Due.WATCHDOG, _:
+                self._weight_sync.overdue()
             case _:
                 self._placement.tick()
 
@@ -175,6 +185,16 @@ class Scheduler:
     def queued_programs(self) -> int:
         """How many programs wait for a backend."""
         return len(self._world.queue)
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing is dispatched because the engines are getting new weights."""
+        return self._world.held_since is not None
+
+    @property
+    def running_calls(self) -> int:
+        """How many calls were sent to a backend and are not over."""
+        return sum(backend.running for backend in self._world.fleet.values())
 
     @property
     def waiting_calls(self) -> int:

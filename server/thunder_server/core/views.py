@@ -133,6 +133,8 @@ def _waiting_for(w: World, program: Program, free: int | None) -> str | None:
         return "the end of " + ", ".join(acting.tool for acting in program.acting.values())
     if call is None:
         return "its next call"
+    if w.held_since is not None:
+        return "the engines to get their new weights"
     if not w.fleet.open_to(program):
         model = call.request.model
         known = f" that serves {model!r}" if model and w.fleet.any_healthy() else ""

@@ -24,6 +24,7 @@ class Due(Enum):
     UNSERVED = auto()  # no backend has served a model for too long
     FORGET = auto()  # a terminated program need not be shown any longer
     TICK = auto()  # the policy's Δt is over
+    WATCHDOG = auto()  # a weight sync has gone on for too long
 
 
 class World:
@@ -45,6 +46,7 @@ class World:
         self.calls: dict[str, tuple[Program, Call]] = {}  # live ones
         self.waiting: dict[str | None, dict[Call, None]] = {}  # waiting calls by model
         self.unhealthy_since: float | None = None  # since when no backend is healthy
+        self.held_since: float | None = None  # since when nothing is dispatched (see ``weight_sync``)
 
         self.touched: dict[Program, None] = {}
         self.homeless: dict[Program, None] = {}
