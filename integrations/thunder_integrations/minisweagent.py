@@ -24,7 +24,6 @@ from contextvars import Context, ContextVar
 from typing import Any, Final, Self
 
 import thunder_sdk as thunder
-from thunder_integrations import litellm
 
 Options = Mapping[str, Any] | thunder.Program | None
 """What `thunder_sdk.program` takes, for a program of each run; or a program of yours that the runs are part of."""
@@ -57,7 +56,9 @@ class Model:
         return self
 
     def _begin(self, inner: Any, runs: Runs) -> None:
-        litellm.install()
+        from thunder_integrations.litellm import install
+
+        install()
         self._inner = inner
         self.runs = runs
         _latest.set(weakref.ref(self))
