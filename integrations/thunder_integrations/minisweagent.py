@@ -11,8 +11,8 @@ or around what there is::
     agent = thunder_integrations.minisweagent.instrument(DefaultAgent(model, env, **config), group="eval-1")
     agent.run(task)
 
-`Model` alone is enough for identity, acting and the end with its status: the stock SWE-bench runner takes no other
-class. `Environment` adds exact spans and declares its container, which carries the program's label.
+`Model` alone is enough for identity, acting and the end with its status: the stock SWE-bench runner takes no
+other class. `Environment` adds exact spans and declares its container, which carries the program's label.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 import thunder_sdk as thunder
 
 Options = Mapping[str, Any] | thunder.Program | None
-"""What `thunder_sdk.program` takes, for a program of each run; or a program of yours that the runs are part of."""
+"""What `thunder_sdk.program` takes, for a program of each run; or one of yours that the runs are part of."""
 
 _SUBMITTED: Final = "Submitted"
 _TOOL: Final = "bash"
@@ -147,15 +147,17 @@ class Environment:
 class SWEBenchEnvironment(Environment):
     """The Docker environment of the stock SWE-bench runner.
 
-    That runner names the instance's image to environments that it knows by name, no others. This one reads it in
-    the first line of the start-up command, which is a template over the instance::
+    That runner names the instance's image to environments that it knows by name, no others. This one reads it
+    in the first line of the start-up command, which is a template over the instance::
 
         run:
-          env_startup_command: docker.io/swebench/sweb.eval.x86_64.{{ instance_id | replace("__", "_1776_") }}:latest
+          env_startup_command: >-
+            docker.io/swebench/sweb.eval.x86_64.{{ instance_id | replace("__", "_1776_") }}:latest
         environment:
           environment_class: thunder_integrations.minisweagent.SWEBenchEnvironment
 
-    Further lines are commands. The program is that of the model which the runner made just before, in this thread.
+    Further lines are commands. The program is that of the model which the runner made just before, in the
+    same thread.
     """
 
     def __init__(self, *, inner_class: str = "docker", keep: bool = False, **config: Any) -> None:
@@ -243,7 +245,7 @@ def instrument(agent: Any, *, program: thunder.Program | None = None, **options:
 class Run:
     """One run of an agent, its program, and how far it has got.
 
-    The agent's list of messages tells how a run ends: its last entry then has the role ``exit`` and the status.
+    The agent's list of messages tells how a run ends: the last one then has the role ``exit`` and the status.
     """
 
     def __init__(self, program: thunder.Program, *, owned: bool) -> None:
@@ -321,8 +323,8 @@ class Runs:
     def _new(self) -> Run:
         """In the program that was given or is current here, else in one of its own.
 
-        A program that is current in the whole process, as below ``thunder run``, may have many runs: each is a
-        child of it then.
+        A program that is current in the whole process, as below ``thunder run``, may have many runs: each is
+        a child of it then.
         """
         if isinstance(self._program, thunder.Program):
             return Run(self._program, owned=False)

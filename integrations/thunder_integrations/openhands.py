@@ -8,9 +8,9 @@
         chat.send_message("Fix the failing test.")
         chat.run()
 
-OpenHands says with every LLM call which conversation it belongs to (``x-litellm-session-id``), and the server reads
-that; so the program simply has the conversation's id, wherever the call is made. What is added is what no call says:
-tools as acting, forks and sub-agents as children, the workspace's container, and how it all ended.
+OpenHands says with every LLM call which conversation it belongs to (``x-litellm-session-id``), and the server
+reads that; so the program simply has the conversation's id, wherever the call is made. What is added is what no
+call says: tools as acting, forks and sub-agents as children, the workspace's container, and how it all ended.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def conversation(
 
     Args:
         agent: an OpenHands agent.
-        workspace: as OpenHands takes it; or a function that makes it. Then it is the program's: closed with the
-            conversation, and a container of it reclaimed should this process die.
-        program: what `thunder_sdk.program` takes, but the id, which is the conversation's. The current program
-            is the parent.
+        workspace: as OpenHands takes it; or a function that makes it. Then it is the program's: cleaned up
+            with the conversation, and its container reclaimed should this process die.
+        program: what `thunder_sdk.program` takes, but the id, which is the conversation's. The current
+            program is the parent.
         options: whatever else OpenHands takes, like ``conversation_id``, ``callbacks``, ``visualizer``.
 
     Returns:
@@ -199,8 +199,9 @@ class Conversation:
 class Family:
     """A conversation, its forks and its sub-agents: a program each, told of by the visualizers they carry.
 
-    OpenHands makes a visualizer for every sub-agent from its parent's, and one for a fork of the parent's class: the
-    one thing of a conversation that they get. ``visualizer`` is such a class, around what the user wants to see.
+    OpenHands makes a visualizer for every sub-agent from its parent's, and one for a fork of the parent's
+    class: the one thing of a conversation that they get. ``visualizer`` is such a class, around what the user
+    wants to see.
     """
 
     def __init__(self, root: thunder.Program, shown: Any) -> None:
@@ -234,7 +235,7 @@ class Family:
 
 
 class Watch:
-    """Turns the events of one conversation into acting. ``state`` is a sub-agent's, whose end nobody tells."""
+    """Turns the events of one conversation into acting. ``state`` is a sub-agent's: nobody tells its end."""
 
     def __init__(self, opened: Callable[[], thunder.Program]) -> None:
         self.state: Any = None
@@ -257,7 +258,7 @@ class Watch:
             self._resume()
 
     def _resume(self) -> None:
-        """A sub-agent gets a task, in the thread that it will run in and that belongs to its parent so far."""
+        """A sub-agent gets a task, in the thread that it will run in, which is its parent's so far."""
         if self.program.outcome is not None:
             self._begin()
         self.program.activate().__enter__()
@@ -269,7 +270,7 @@ class Watch:
 
 
 def _visualizer_class(family: Family, shown: Any) -> Any:
-    """A class of visualizers that watch for `family` and hand on to `shown`: a visualizer, a class, or None."""
+    """Visualizers that watch for `family` and hand on to `shown`, which is one, a class of them, or None."""
     from openhands.sdk.conversation.visualizer import ConversationVisualizerBase
 
     class Visualizer(ConversationVisualizerBase):
@@ -309,12 +310,12 @@ def _visualizer_class(family: Family, shown: Any) -> Any:
 def _told(agent: Any, program: thunder.Program, remote: bool) -> Any:
     """`agent`, its models saying what the program's calls have in common, where they call our server.
 
-    Not the id: that is the conversation's, and sub-agents, which copy these models, have ones of their own. On an
-    agent server those are not seen, so their calls say who is above them; what the server makes of a program that is
-    above itself is nothing.
+    Not the id: that is the conversation's, and sub-agents, which copy these models, have ones of their own. On
+    an agent server those are not seen, so their calls say who is above them; that the conversation's own calls
+    then say the same is nothing to the server.
     """
     update: dict[str, Any] = {"llm": _with_headers(agent.llm, program, remote)}
-    condenser = getattr(agent, "condenser", None)
+    condenser: Any = getattr(agent, "condenser", None)
     if getattr(condenser, "llm", None) is not None:
         update["condenser"] = condenser.model_copy(
             update={"llm": _with_headers(condenser.llm, program, remote)}
@@ -325,7 +326,9 @@ def _told(agent: Any, program: thunder.Program, remote: bool) -> Any:
 def _with_headers(llm: Any, program: thunder.Program, remote: bool) -> Any:
     ours = program.headers_to(str(llm.base_url or ""))
     if _PROGRAM_ID in ours:
-        ours = {name: value for name, value in ours.items() if name not in (_PROGRAM_ID, _SESSION_ID, _PARENT_ID)}
+        ours = {
+            name: value for name, value in ours.items() if name not in (_PROGRAM_ID, _SESSION_ID, _PARENT_ID)
+        }
         if remote:
             ours[_PARENT_ID] = program.id
     given = llm.extra_headers or {}
@@ -359,4 +362,6 @@ def _failure(event: Any) -> BaseException | None:
     observation = getattr(event, "observation", None)
     if observation is not None and not observation.is_error:
         return None
-    return RuntimeError(getattr(event, "error", None) or getattr(event, "rejection_reason", "the tool failed"))
+    return RuntimeError(
+        getattr(event, "error", None) or getattr(event, "rejection_reason", "the tool failed")
+    )

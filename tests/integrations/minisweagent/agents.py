@@ -42,7 +42,9 @@ def by_configuration() -> None:
 def by_composition() -> None:
     """Around objects that exist; two runs, two programs."""
     model = LitellmModel(**MODEL)
-    agent = adapter.instrument(DefaultAgent(model, LocalEnvironment(cwd="/tmp"), **AGENT), name="a", priority=2)
+    agent = adapter.instrument(
+        DefaultAgent(model, LocalEnvironment(cwd="/tmp"), **AGENT), name="a", priority=2
+    )
     told(infos=[agent.run("first"), agent.run("second")])
 
 
@@ -57,7 +59,9 @@ def in_my_program() -> None:
     with thunder.program(program_id="mine"):
         agent = DefaultAgent(adapter.Model(**MODEL), LocalEnvironment(cwd="/tmp"), **AGENT)
         first = agent.run("first")
-        second = adapter.instrument(DefaultAgent(LitellmModel(**MODEL), LocalEnvironment(), **AGENT)).run("second")
+        second = adapter.instrument(DefaultAgent(LitellmModel(**MODEL), LocalEnvironment(), **AGENT)).run(
+            "second"
+        )
     told(infos=[first, second])
 
 

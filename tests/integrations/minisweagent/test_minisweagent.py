@@ -17,13 +17,17 @@ SCRIPT = (
 
 pytestmark = pytest.mark.lane("a", "b")
 
+
 def test_it(through_server, engine, server):
     engine.plays(*SCRIPT)
     for name in ("by_configuration", "by_composition", "model_alone", "in_my_program", "batch"):
-        engine.reset(); engine.plays(*SCRIPT); server.reset()
+        engine.reset()
+        engine.plays(*SCRIPT)
+        server.reset()
         run = through_server.run(AGENTS, name)
         print(run.out, run.err[-2000:])
         print(server.opened(), [server.program(i) for i in server.opened()][:2])
-        for i in server.opened(): print(i, server.types(i))
+        for i in server.opened():
+            print(i, server.types(i))
         print([ours(s) for s in engine.requests])
     assert 0

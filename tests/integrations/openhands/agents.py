@@ -23,8 +23,14 @@ def told(**facts: object) -> None:
 
 
 def llm(**options: object) -> LLM:
-    return LLM(model="openai/" + os.environ["MODEL"], base_url=os.environ["OPENAI_BASE_URL"], api_key="sk-test",
-               num_retries=1, usage_id="agent", **options)
+    return LLM(
+        model="openai/" + os.environ["MODEL"],
+        base_url=os.environ["OPENAI_BASE_URL"],
+        api_key="sk-test",
+        num_retries=1,
+        usage_id="agent",
+        **options,
+    )
 
 
 def agent() -> Agent:
@@ -32,7 +38,9 @@ def agent() -> Agent:
 
 
 def local() -> None:
-    with conversation(agent(), workspace="project", visualizer=None, program={"group": "eval-1", "priority": 3}) as chat:
+    with conversation(
+        agent(), workspace="project", visualizer=None, program={"group": "eval-1", "priority": 3}
+    ) as chat:
         chat.send_message("list the files")
         chat.run()
         fork = chat.fork()

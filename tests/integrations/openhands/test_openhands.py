@@ -16,14 +16,18 @@ SCRIPT = (
 
 pytestmark = pytest.mark.lane("b")
 
+
 def test_it(through_server, engine, server):
     engine.plays(*SCRIPT)
-    for name in ("local", ):
-        engine.reset(); engine.plays(*SCRIPT); server.reset()
+    for name in ("local",):
+        engine.reset()
+        engine.plays(*SCRIPT)
+        server.reset()
         run = through_server.run(AGENTS, name)
         print(run.out, run.err[-2000:])
         print([server.program(i) for i in server.opened()])
-        for i in server.opened(): print(i, server.types(i), server.story(i, "acting.started", "acting.finished"))
+        for i in server.opened():
+            print(i, server.types(i), server.story(i, "acting.started", "acting.finished"))
         print([s.headers for s in engine.requests][:1])
         print([sorted(s.json) for s in engine.requests][:1])
         print([ours(s) for s in engine.requests])
