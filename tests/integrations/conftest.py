@@ -34,7 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "lane" in metafunc.fixturenames:
+    named = [name for mark in metafunc.definition.iter_markers("parametrize") for name in mark.args[0]]
+    if "lane" in metafunc.fixturenames and "lane" not in named:
         marker = metafunc.definition.get_closest_marker("lane")
         assert marker, f"{metafunc.definition.nodeid} does not say its lane: pytest.mark.lane(…)"
         metafunc.parametrize("lane", marker.args, indirect=True)

@@ -47,10 +47,23 @@ class ProgramOpened(Event):
 
     After termination it opens the next generation. ``fields`` holds only what the client gave, under the
     wire names: ``name parent_id group priority tags metadata expected_context_tokens lease_s max_wait_s``.
+    ``environment`` is what its sandbox should look like, taken when the program has none yet. ``age_s`` is
+    how long ago it began at the client, whose reports travel in the background.
     """
 
     program_id: str
     fields: Mapping[str, object] = field(default_factory=dict)
+    environment: EnvironmentWanted | None = None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentWanted:
+    """A sandbox: where, from which image, and everything else that only whoever prepares it understands."""
+
+    image: str
+    host: str | None = None
+    spec: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ class Engine:
         self._script: tuple[Turn, ...] = (says("Hello from the engine."),)
         self._pick: Callable[[Seen], tuple[Turn, ...]] | None = None
         self._faults: deque[Fault] = deque()
+        self._refuses: Callable[[Seen], Fails | None] = lambda _: None
         self.strict = True
         self.pace = 0.0
         self._fake.seen.clear()
@@ -63,6 +64,10 @@ class Engine:
     def faults(self, *faults: Fault) -> None:
         """What the next requests get instead of an answer."""
         self._faults.extend(faults)
+
+    def refuses(self, judge: Callable[[Seen], Fails | None]) -> None:
+        """Requests that get this error for what they are."""
+        self._refuses = judge
 
     # --- what it saw ------------------------------------------------------------------------------------
 
@@ -102,7 +107,9 @@ class Engine:
         if self.strict and unknown:
             await _refuse(reply, 400, f"extra_forbidden: {', '.join(unknown)}")
             return
-        fault = self._faults.popleft() if self._faults else None
+        fault: Fault | None = self._refuses(seen)
+        if fault is None and self._faults:
+            fault = self._faults.popleft()
         if isinstance(fault, Fails):
             await _refuse(reply, fault.status, fault.message, **fault.headers)
             return
