@@ -41,7 +41,7 @@ def conversation(
     workspace: Any = "workspace/project",
     program: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Any:
+) -> Conversation:
     """What ``openhands.sdk.Conversation`` makes, as a program that lasts until `Conversation.close`.
 
     Args:
@@ -53,38 +53,31 @@ def conversation(
         options: whatever else OpenHands takes, like ``conversation_id``, ``callbacks``, ``visualizer``.
 
     Returns:
-        a `Conversation`; with the SDK disabled, OpenHands' own.
+        a `Conversation`, which is used like OpenHands' own, and in a ``with`` block.
     """
+    from openhands.sdk import Conversation as Factory
     from openhands.sdk.conversation.visualizer import DefaultConversationVisualizer
     from openhands.sdk.workspace import RemoteWorkspace
 
     conversation_id = options.pop("conversation_id", None) or uuid.uuid4()
     own = thunder.program(**{**(program or {}), "program_id": str(conversation_id)})
-    disabled = not own.headers()
-    if not disabled:
-        own.heartbeat()  # opens it: what is made from now on is the program's
-    made = callable(workspace)
-    place = workspace() if made else workspace
-    options |= {"workspace": place, "conversation_id": conversation_id}
-    if disabled:
-        return _create(agent, options)
-    family = Family(own, options.pop("visualizer", DefaultConversationVisualizer))
-    remote = isinstance(place, RemoteWorkspace)
+    own.heartbeat()  # opens it: what is made from now on is the program's
     try:
-        inner = _create(_told(agent, own, remote), {**options, "visualizer": family.visualizer})
-    except BaseException:
-        own.close("error")
+        place = workspace() if callable(workspace) else workspace
+        made = None if place is workspace else place
+        family = Family(own, options.pop("visualizer", DefaultConversationVisualizer))
+        inner = Factory(
+            _told(agent, own, remote=isinstance(place, RemoteWorkspace)),
+            **{**options, "workspace": place, "conversation_id": conversation_id},
+            visualizer=family.visualizer,
+        )
+    except BaseException as error:
+        own.close("error" if isinstance(error, Exception) else "dropped")
         raise
     container = getattr(place, "_container_id", None)
     if container:
-        own.resources.container(container, keep=not made)
-    return Conversation(inner, family, own, place if made else None)
-
-
-def _create(agent: Any, options: dict[str, Any]) -> Any:
-    from openhands.sdk import Conversation as Factory
-
-    return Factory(agent, **options)
+        own.resources.container(container, keep=made is None)
+    return Conversation(inner, family, own, made)
 
 
 class Conversation:
@@ -307,7 +300,7 @@ def _visualizer_class(family: Family, shown: Any) -> Any:
     return Visualizer
 
 
-def _told(agent: Any, program: thunder.Program, remote: bool) -> Any:
+def _told(agent: Any, program: thunder.Program, *, remote: bool) -> Any:
     """`agent`, its models saying what the program's calls have in common, where they call our server.
 
     Not the id: that is the conversation's, and sub-agents, which copy these models, have ones of their own. On
