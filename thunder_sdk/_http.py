@@ -10,6 +10,7 @@ import encodings.idna  # noqa: F401 - else the first look-up of a host name impo
 import http.client
 import json
 import os
+import socket
 import ssl
 import urllib.request
 from collections.abc import Mapping
@@ -59,6 +60,13 @@ class Connection:
         if connection is not None:
             with suppress(OSError):
                 connection.close()
+
+    def abort(self) -> None:
+        """From another thread: has the request that is under way fail at once."""
+        sock = None if self._connection is None else self._connection.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def disown(self) -> None:
         """In a forked child: closes its copy of the descriptor, which says nothing to the server.

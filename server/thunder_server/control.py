@@ -17,7 +17,7 @@ from thunder_sdk import wire
 from thunder_server import payloads, views
 from thunder_server.auth import Keys
 from thunder_server.backend_spec import BackendSpec
-from thunder_server.core.events import Outcome, ProgramClosed
+from thunder_server.core.events import Outcome, ProgramClosed, ProgramOpened
 from thunder_server.core.program import Program, Status
 from thunder_server.errors import ApiError, invalid
 from thunder_server.jsonbody import MAX_BODY, read_object
@@ -71,10 +71,18 @@ class Control:
         if body.parent_id == program_id:
             raise invalid("parent_id: a program is not its own parent", "parent_id")
         before = self._scheduler.program(program_id)
-        self._runtime.post(body.opened(program_id, self._runtime.now()))
+        self._runtime.post(self._opened(program_id, body))
         program = self._known(program_id)
         opened = before is None or before.generation != program.generation
         return web.json_response(self._view(program), status=201 if opened else 200)
+
+    def _opened(self, program_id: str, body: payloads.ProgramBody) -> ProgramOpened:
+        now = self._runtime.now()
+        return body.opened(program_id, now, self._runtime.unix(now), self._here)
+
+    @property
+    def _here(self) -> payloads.Here:
+        return payloads.Here(*self._runtime.errands.here)
 
     async def get_program(self, request: web.Request) -> web.Response:
         return web.json_response(self._view(self._known(_id(request))))
@@ -119,7 +127,7 @@ class Control:
             if index % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
             try:
-                event = payloads.read_event(value, self._runtime.now(), body.emitter)
+                event = payloads.read_event(value, self._runtime.now(), body.emitter, self._here)
             except ApiError as wrong:
                 errors.append({"index": index, "message": wrong.message})
             else:

@@ -12,7 +12,6 @@ A test names its lane and what it shows::
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Generator
 from pathlib import Path
@@ -115,32 +114,28 @@ def lane(request: pytest.FixtureRequest, tmp_path: Path) -> Lane:
     """The environment that the test named, pointed at the server (where the test takes one)."""
     home = tmp_path / "home"
     home.mkdir()
-    plain = Lane(request.param, home)
-    if plain.missing:
-        if os.environ.get("CI"):
-            pytest.fail(plain.missing)
-        pytest.skip(plain.missing)
-    return plain
+    return Lane(request.param, home).require()
 
 
 @pytest.fixture
 def through_server(lane: Lane, server: ThunderServer) -> Lane:
     """The lane with our server as the model's address."""
-    return _pointed(lane, server.v1, THUNDER_BASE_URL=server.url)
+    return pointed(lane, server.v1, THUNDER_BASE_URL=server.url)
 
 
 @pytest.fixture
 def server_down(lane: Lane, engine: Engine, dead_url: str) -> Lane:
     """The lane with an engine that works and a server of ours that does not."""
-    return _pointed(lane, engine.url + "/v1", THUNDER_BASE_URL=dead_url)
+    return pointed(lane, engine.url + "/v1", THUNDER_BASE_URL=dead_url)
 
 
 @pytest.fixture
 def disabled(lane: Lane, server: ThunderServer) -> Lane:
     """The lane with the SDK switched off, through our server all the same: it would see any trace of us."""
-    return _pointed(lane, server.v1, THUNDER_BASE_URL=server.url, THUNDER_DISABLED="1")
+    return pointed(lane, server.v1, THUNDER_BASE_URL=server.url, THUNDER_DISABLED="1")
 
 
-def _pointed(lane: Lane, base_url: str, **environ: str) -> Lane:
+def pointed(lane: Lane, base_url: str, **environ: str) -> Lane:
+    """The lane with this address for every client of openai's kind."""
     openai = {"OPENAI_BASE_URL": base_url, "OPENAI_API_BASE": base_url, "OPENAI_API_KEY": "sk-test"}
     return Lane(lane.name, lane.home, {**openai, "MODEL": MODEL, **environ})

@@ -8,7 +8,7 @@ equal results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from thunder_server.core import Policy, Scheduler, SchedulerConfig
@@ -87,13 +87,16 @@ class Simulator:
         policy: Policy,
         signals: Signals = Signals.EXPLICIT,
         at_a_time: int | None = None,
+        config: SchedulerConfig | None = None,
         check: bool = False,
     ) -> None:
         self.timeline = Timeline()
         self.signals = signals
         self.machines = machines
         self.outcome = Outcome(kv_tokens=machines.kv_tokens * machines.replicas)
-        self._scheduler = Scheduler(policy=policy, config=SchedulerConfig(max_wait_s=PATIENCE_S))
+        self._scheduler = Scheduler(
+            policy=policy, config=replace(config or SchedulerConfig(), max_wait_s=PATIENCE_S)
+        )
         self._check = check
         self._systems: dict[str, int] = {}
         self._versions = count(1)

@@ -100,7 +100,7 @@ def _response(
     body: dict[str, Any], status: str, output: list[dict[str, Any]], usage: dict[str, Any] | None
 ) -> dict[str, Any]:
     return {
-        "id": "resp_fake",
+        "id": f"resp_{turn_index(body)}",
         "object": "response",
         "created_at": 1_700_000_000,
         "model": body["model"],
