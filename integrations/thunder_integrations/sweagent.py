@@ -51,17 +51,17 @@ class AgentHook(Hook):
     """For ``agent.add_hook``: tells which tools the agent runs.
 
     Args:
-        program: the one that its run is part of; by default the one that is current when the run starts.
+        actions: whose they are; by default of the program that is current when the agent starts.
     """
 
-    def __init__(self, program: thunder.Program | None = None) -> None:
-        self._program = program
-        self._actions: Actions | None = None
+    def __init__(self, actions: Actions | None = None) -> None:
+        self._actions = actions
 
     def on_run_start(self) -> None:
         """The agent begins."""
-        program = self._program or thunder.current_program()
-        self._actions = None if program is None else Actions(program)
+        program = thunder.current_program()
+        if self._actions is None and program is not None:
+            self._actions = Actions(program)
 
     def on_model_query(self, *, messages: object, agent: str) -> None:
         """The model is to think. A tool that broke off has not been told of."""
@@ -153,14 +153,14 @@ class RunHook(Hook):
         if self._single is not None:
             instance = self._enter(self._single.problem_statement)
             self._single.env.add_hook(EnvHook(instance.program, instance.closed))
-            self._single.agent.add_hook(AgentHook(instance.program))
+            self._single.agent.add_hook(AgentHook(instance.actions))
 
     def on_instance_start(self, *, index: int, env: Any, problem_statement: Any) -> None:
         """An instance of a batch begins, in this thread, its environment running already."""
         if self._single is None:
             instance = self._enter(problem_statement)
             env.add_hook(EnvHook(instance.program, instance.closed))
-            env.deployment = ActingDeployment(env.deployment, Actions(instance.program))
+            env.deployment = ActingDeployment(env.deployment, instance.actions)
 
     def on_instance_completed(self, *, result: Any) -> None:
         """The instance of this thread is done."""
@@ -195,6 +195,7 @@ class Instance:
 
     def __init__(self, program: thunder.Program) -> None:
         self.program = program
+        self.actions = Actions(program)
         self._activation: AbstractContextManager[object] | None = None
         self._outcome: str | None = None
         self._environment_closed = False
@@ -223,6 +224,7 @@ class Instance:
         activation, self._activation = self._activation, None
         if activation is not None:
             activation.__exit__(None, None, None)
+        self.actions.end_all()
         self.program.close(outcome)
 
 

@@ -117,6 +117,44 @@ def test_disabled_leaves_no_trace(disabled, engine, server):
     assert not server.story("simple")
 
 
+@pytest.mark.docker
+@pytest.mark.proves("minisweagent", "resources")
+def test_a_container_belongs_to_its_run(through_server, engine, server, image):
+    engine.plays(*SCRIPT)
+    told, container, run_args = through_server.run(AGENTS, "docker", IMAGE=image).result
+    assert told == SUBMITTED
+    assert run_args == ["--rm", "--label", "own=1", "--label", "thunder.program=in-docker"]
+    assert story(server, "in-docker") == (CALL * 3, ACT * 4, "program.terminated")
+    (declared,) = server.story("in-docker", "resource.declared")
+    assert (declared["kind"], declared["ref"], declared["keep"]) == ("container", container, False)
+    assert server.types("in-docker", "program.opened", "resource.declared", "call.arrived")[:3] == [
+        "program.opened",
+        "resource.declared",
+        "call.arrived",
+    ]
+
+
+@pytest.mark.docker
+def test_the_stock_swebench_runner_in_containers(through_server, engine, server, image):
+    engine.plays(*SCRIPT)
+    run = through_server.run(AGENTS, "swebench", CONFIG=str(HERE / "swebench-docker.yaml"))
+    assert run.result == {f"task__{number}": "done\n" for number in range(6)}
+    said = {(asked(seen), seen.header("x-session-id")) for seen in engine.requests}
+    assert len(said) == 6
+    containers = set()
+    for task, program in said:
+        assert story(server, program) == (CALL * 3, ACT * 5, "program.terminated"), "the start-up too"
+        (declared,) = server.story(program, "resource.declared")
+        containers.add(declared["ref"])
+        name = f"task__{task.removeprefix('solve ')}"
+        assert (
+            (through_server.home / "out" / name / f"{name}.traj.json")
+            .read_text()
+            .count(f"thunder.program={program}")
+        ), "its container has its label"
+    assert len(containers) == 6
+
+
 def story(server, program: str) -> tuple[list[str], list[str], str]:
     """Its calls, its tools, and what was told last.
 

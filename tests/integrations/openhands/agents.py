@@ -60,7 +60,8 @@ def local():
             asyncio.run(fork.arun())
         words = []
         streamed = chat(
-            of=agent(stream=True), token_callbacks=[lambda chunk: words.append(chunk.choices[0].delta.content)]
+            of=agent(stream=True),
+            token_callbacks=[lambda chunk: words.append(chunk.choices[0].delta.content)],
         )
         with streamed:
             streamed.run()
@@ -151,13 +152,36 @@ def remote():
     with first:
         first.run()
         with first.fork() as fork:
-            fork.send_message("delegate")
+            fork.send_message("and now?")
             fork.run()
             told = facts(first, fork)
-    with chat("list the files", place=place) as made:
+    with chat("delegate", place=place) as made:
         made.run()
         told += facts(made)
     return told
+
+
+def in_docker():
+    """Workspaces in containers: one that the program brings, one that was there before."""
+    from openhands.workspace import DockerWorkspace
+
+    def place():
+        return DockerWorkspace(
+            server_image=os.environ["IMAGE"],
+            host=os.environ["AGENT_SERVER"],
+            working_dir=str(Path("remote").absolute()),
+            detach_logs=False,
+        )
+
+    made = conversation(agent(), workspace=place, visualizer=None)
+    there = place()
+    given = conversation(agent(), workspace=there, visualizer=None)
+    told = [[str(one.id), one.workspace._container_id] for one in (made, given)]
+    made.close()
+    given.close()
+    alive = there._container_id is not None
+    there.cleanup()
+    return [*told, alive]
 
 
 def elsewhere():

@@ -15,6 +15,7 @@ import pytest
 
 from ..harness.dialogue import Fails, Hangs, Tool, calls, says
 from ..harness.engine import ours
+from ..harness.lanes import Run
 
 AGENTS = Path(__file__).with_name("agents.py")
 SCRIPT = (
@@ -37,7 +38,9 @@ def agent_server(lane) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = lane.start("-m openhands.agent_server", "--port", str(port), OH_ENABLE_VSCODE="0", OH_SECRET_KEY="k" * 32)
+    # A fork on it has lost its model's key, so it needs one of its own.
+    environ = {"OH_ENABLE_VSCODE": "0", "OPENAI_API_KEY": "sk-test"}
+    process = lane.start("-m openhands.agent_server", "--port", str(port), **environ)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 90
@@ -104,18 +107,26 @@ def test_forks_and_sub_agents_are_children(through_server, engine, server):
         assert server.program(child)["parent_id"] == parent
         assert server.program(child)["name"] == "helper"
         assert server.ended(child)["outcome"] == server.ended(parent)["outcome"] == "success"
-        assert server.types(child, *ACT) == [*ACT, ACT[0], *ACT, ACT[1], *ACT] or True
+        assert Counter(server.types(child, *ACT)) == Counter(ACT * 4)
         assert [entry["tool"] for entry in server.story(parent, ACT[0])] == ["task", "finish"]
 
 
 @pytest.mark.proves("openhands", "end")
 def test_it_ends_with_the_status_of_the_conversation(through_server, engine, server):
-    engine.refuses(
-        lambda seen: {"refused": Fails(400), "slow": Hangs()}.get(asked(seen))
-    )
+    faults = {"refused": Fails(400), "slow": Hangs()}
+    engine.refuses(lambda seen: faults.get(asked(seen)))
     started = through_server.home / "started"
     os.mkfifo(started)
-    ...
+    process = through_server.start(AGENTS, "ends", STARTED=str(started))
+    engine.wait_for(lambda requests: any(asked(seen) == "slow" for seen in requests), timeout=90)
+    started.write_text("the engine has it")
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, err[-3000:]
+    told, refused, slow, unrun, broken = Run(0, out, err).result
+    assert told == ["ConversationRunError", "ValueError"]
+    outcomes = {program: server.ended(program)["outcome"] for program in (refused, slow, unrun, broken)}
+    assert outcomes == {refused: "error", slow: "dropped", unrun: "success", broken: "error"}
+    assert server.types(slow, "call.arrived", "call.cancelled") == ["call.arrived", "call.cancelled"]
 
 
 @pytest.mark.proves("openhands", "threads")
@@ -130,10 +141,30 @@ def test_threads_never_tag_with_a_wrong_program(through_server, engine, server):
 def test_on_an_agent_server(through_server, agent_server, engine, server):
     engine.plays_by(lambda seen: DELEGATION if asked(seen) == "delegate" else SCRIPT)
     told = through_server.run(AGENTS, "remote", AGENT_SERVER=agent_server).result
-    print(told, [(s.header("x-litellm-session-id"), asked(s)) for s in engine.requests])
-    for program in server.opened():
-        print(server.program(program), server.types(program, *CALL, *ACT))
-    raise AssertionError
+    (first, _), (fork, _), (made, _) = told
+    assert [status for _, status in told] == ["finished"] * 3
+    sessions = {seen.header("x-litellm-session-id") for seen in engine.requests}
+    assert {first, fork, made} < sessions
+    (helper,) = sessions - {first, fork, made}
+    for program, parent in ((first, "here"), (fork, first), (made, None), (helper, made)):
+        one = server.program(program)
+        assert (one["parent_id"], one["group"]) == (parent, None if parent in (None, made) else "eval-2")
+    for program, tools in ((first, ACT * 4), (fork, ACT), (made, ACT * 2)):
+        assert Counter(server.types(program, *ACT)) == Counter(tools)
+        assert server.ended(program)["outcome"] == "success"
+    assert [entry["expected_s"] for entry in server.story(first, ACT[0])] == [7.0, None, None, None]
+
+
+@pytest.mark.docker
+@pytest.mark.proves("openhands", "resources")
+def test_a_workspaces_container_is_declared(through_server, agent_server, server, engine, image):
+    (made, mine), (given, yours), alive = through_server.run(
+        AGENTS, "in_docker", AGENT_SERVER=agent_server, IMAGE=image
+    ).result
+    assert alive
+    declared = {program: server.story(program, "resource.declared") for program in (made, given)}
+    assert [(one["kind"], one["ref"], one["keep"]) for one in declared[made]] == [("container", mine, False)]
+    assert [(one["kind"], one["ref"], one["keep"]) for one in declared[given]] == [("container", yours, True)]
 
 
 def test_nothing_of_ours_reaches_another_host(through_server, engine, server, elsewhere):
