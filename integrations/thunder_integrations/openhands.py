@@ -9,8 +9,8 @@
         chat.run()
 
 OpenHands says with every LLM call which conversation it belongs to (``x-litellm-session-id``), and the server
-reads that; so the program simply has the conversation's id, wherever the call is made. What is added is what no
-call says: tools as acting, forks and sub-agents as children, the workspace's container, and how it all ended.
+reads that; so the program simply has the conversation's id, wherever the call is made. What is added is what
+no call says: tools as acting, forks and sub-agents as children, the workspace's container, and the end.
 """
 
 from __future__ import annotations
@@ -303,9 +303,9 @@ def _visualizer_class(family: Family, shown: Any) -> Any:
 def _told(agent: Any, program: thunder.Program, *, remote: bool) -> Any:
     """`agent`, its models saying what the program's calls have in common, where they call our server.
 
-    Not the id: that is the conversation's, and sub-agents, which copy these models, have ones of their own. On
-    an agent server those are not seen, so their calls say who is above them; that the conversation's own calls
-    then say the same is nothing to the server.
+    Not the id: that is the conversation's, and sub-agents, which copy these models, have ones of their own.
+    On an agent server those are not seen, so their calls say who is above them; that the conversation's own
+    calls then say the same is nothing to the server.
     """
     update: dict[str, Any] = {"llm": _with_headers(agent.llm, program, remote)}
     condenser: Any = getattr(agent, "condenser", None)

@@ -12,9 +12,9 @@ or around a run of yours::
         batch.add_hook(hook)
         batch.main()
 
-Calls carry the program that is current in the instance's thread; hooks tell what tools run and which container
-there is. They are of SWE-agent's three kinds, but know nothing of its classes: what a later version tells in
-addition they ignore.
+Calls carry the program that is current in the instance's thread; hooks tell what tools run and which
+container there is. They are of SWE-agent's three kinds, but know nothing of its classes: what a later version
+tells in addition they ignore.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class EnvHook(Hook):
     def __init__(
         self, program: thunder.Program, closed: Callable[[BaseException | None], None] | None = None
     ) -> None:
+        self.running = False
         self._program = program
         self._closed = closed
         self._env: Any = None
@@ -104,16 +105,24 @@ class EnvHook(Hook):
     def on_init(self, *, env: Any) -> None:
         """Added to `env`, which may run already."""
         self._env = env
-        self.on_environment_startup()
+        self._declare()
+
+    def on_start_deployment(self) -> None:
+        """It is being started, once more perhaps."""
+        self.running = True
 
     def on_environment_startup(self) -> None:
-        """The environment is ready, once more perhaps."""
+        """It is ready."""
+        self._declare()
+
+    def _declare(self) -> None:
         name = getattr(self._env.deployment, "container_name", None)
         if name is not None and (self._container is None or self._container.ref != name):
             self._container = self._program.resources.container(name)
 
     def on_close(self) -> None:
         """It has been stopped, and its deployment has forgotten the container's name already."""
+        self.running = False
         container, self._container = self._container, None
         if container is not None:
             container.release()
@@ -152,14 +161,14 @@ class RunHook(Hook):
         """The run begins; a single instance before its container does."""
         if self._single is not None:
             instance = self._enter(self._single.problem_statement)
-            self._single.env.add_hook(EnvHook(instance.program, instance.closed))
+            instance.watch(self._single.env)
             self._single.agent.add_hook(AgentHook(instance.actions))
 
     def on_instance_start(self, *, index: int, env: Any, problem_statement: Any) -> None:
         """An instance of a batch begins, in this thread, its environment running already."""
         if self._single is None:
             instance = self._enter(problem_statement)
-            env.add_hook(EnvHook(instance.program, instance.closed))
+            instance.watch(env)
             env.deployment = ActingDeployment(env.deployment, instance.actions)
 
     def on_instance_completed(self, *, result: Any) -> None:
@@ -198,22 +207,26 @@ class Instance:
         self.actions = Actions(program)
         self._activation: AbstractContextManager[object] | None = None
         self._outcome: str | None = None
-        self._environment_closed = False
+        self._environment: EnvHook | None = None
 
     def enter(self) -> None:
         """Begins in this thread: its calls are the program's."""
         self._activation = self.program.activate()
         self._activation.__enter__()
 
+    def watch(self, env: Any) -> None:
+        """It has this environment, which is not running yet in a single run, but is in a batch."""
+        self._environment = EnvHook(self.program, self.closed)
+        env.add_hook(self._environment)
+
     def completed(self, outcome: str) -> None:
-        """The agent has a result. A batch has closed the environment by then, a single run is yet to do it."""
+        """The agent has a result. A batch has closed the environment by then, a single run closes it yet."""
         self._outcome = outcome
-        if self._environment_closed:
+        if self._environment is None or not self._environment.running:
             self.leave(outcome)
 
     def closed(self, error: BaseException | None) -> None:
         """The environment has been closed: at the end, by an error, or for a new attempt."""
-        self._environment_closed = True
         if error is not None:
             self.leave(_outcome_of(error))
         elif self._outcome is not None:
@@ -322,7 +335,7 @@ def _config(theirs: Any, config: Any, words: list[str]) -> Any:
 
 
 def _label(deployment: Any, program: thunder.Program) -> None:
-    """Has the container that `deployment` describes carry the program's label: it is there before that opens."""
+    """Has the container that `deployment` describes carry the label of `program`, which opens after it."""
     arguments = getattr(deployment, "docker_args", None)
     if arguments is not None and program.headers():  # not while disabled
         deployment.docker_args = [*arguments, f"--label=thunder.program={program.id}"]

@@ -31,7 +31,7 @@ def missing() -> str | None:
 
 
 def image() -> str:
-    """An image made of this machine's busybox, which must be a static one; a command is all it runs."""
+    """An image made of this machine's busybox, which must be a static one: a container of it sleeps."""
     if not docker("images", "--quiet", IMAGE):
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as tar:
@@ -40,7 +40,9 @@ def image() -> str:
                 link = tarfile.TarInfo(f"bin/{applet}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 tar.addfile(link)
-        docker("import", "--change", "ENV PATH=/bin", "-", IMAGE, stdin=layer.getvalue())
+        settings = ("ENV PATH=/bin", 'ENTRYPOINT ["sh", "-c", "exec sleep 600"]')  # whatever it is told to do
+        changes = [word for setting in settings for word in ("--change", setting)]
+        docker("import", *changes, "-", IMAGE, stdin=layer.getvalue())
     return IMAGE
 
 

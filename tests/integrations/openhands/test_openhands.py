@@ -18,6 +18,7 @@ from ..harness.engine import ours
 from ..harness.lanes import Run
 
 AGENTS = Path(__file__).with_name("agents.py")
+BIN = AGENTS.with_name("bin")
 SCRIPT = (
     calls(Tool("terminal", {"command": "echo hello", "timeout": 7})),
     calls(Tool("terminal", {"command": "echo one"}), Tool("terminal", {"command": "echo two"})),
@@ -126,7 +127,6 @@ def test_it_ends_with_the_status_of_the_conversation(through_server, engine, ser
     assert told == ["ConversationRunError", "ValueError"]
     outcomes = {program: server.ended(program)["outcome"] for program in (refused, slow, unrun, broken)}
     assert outcomes == {refused: "error", slow: "dropped", unrun: "success", broken: "error"}
-    assert server.types(slow, "call.arrived", "call.cancelled") == ["call.arrived", "call.cancelled"]
 
 
 @pytest.mark.proves("openhands", "threads")
@@ -158,9 +158,8 @@ def test_on_an_agent_server(through_server, agent_server, engine, server):
 @pytest.mark.docker
 @pytest.mark.proves("openhands", "resources")
 def test_a_workspaces_container_is_declared(through_server, agent_server, server, engine, image):
-    (made, mine), (given, yours), alive = through_server.run(
-        AGENTS, "in_docker", AGENT_SERVER=agent_server, IMAGE=image
-    ).result
+    environ = {"AGENT_SERVER": agent_server, "IMAGE": image, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    (made, mine), (given, yours), alive = through_server.run(AGENTS, "in_docker", **environ).result
     assert alive
     declared = {program: server.story(program, "resource.declared") for program in (made, given)}
     assert [(one["kind"], one["ref"], one["keep"]) for one in declared[made]] == [("container", mine, False)]
