@@ -12,6 +12,7 @@ A test names its lane and what it shows::
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Generator
 from pathlib import Path

@@ -14,6 +14,7 @@ from thunder_server.cli import (
     doctor,
     emulate,
     programs,
+    run,
     serve,
     simulate,
     top,
@@ -41,7 +42,7 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
-for command in (demo, serve, emulate, simulate, analyze, tune, top, programs, backends, why, doctor):
+for command in (demo, serve, run, emulate, simulate, analyze, tune, top, programs, backends, why, doctor):
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)

@@ -1,4 +1,4 @@
-"""Agents of mini-swe-agent, one per scenario: ``agents.py SCENARIO``. What they print last is their result."""
+"""Agents of mini-swe-agent, one per scenario: ``agents.py SCENARIO``. What they print last is the result."""
 
 import json
 import logging

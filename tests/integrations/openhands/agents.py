@@ -1,4 +1,4 @@
-"""Agents of the OpenHands SDK, one per scenario: ``agents.py SCENARIO``. What they print last is their result."""
+"""Agents of OpenHands' SDK, one per scenario: ``agents.py SCENARIO``. What they print last is the result."""
 
 import asyncio
 import json

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ..harness.dialogue import Fails, Hangs, Tool, calls, says
+from ..harness.dialogue import Fails, Hangs, Tool, calls
 from ..harness.engine import ours
 from ..harness.lanes import Run
 
@@ -134,7 +134,7 @@ def test_threads_never_tag_with_a_wrong_program(through_server, engine, server):
     engine.plays(*SCRIPT)
     ids = through_server.run(AGENTS, "threads").result
     said = Counter((asked(seen), seen.header("x-session-id")) for seen in engine.requests)
-    assert said == {**{(name, program): 3 for name, program in ids.items()}, ("nobody's", None): 3}
+    assert said == {**dict.fromkeys(ids.items(), 3), ("nobody's", None): 3}
 
 
 @pytest.mark.proves("openhands", "identity", "children")

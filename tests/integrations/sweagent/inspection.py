@@ -1,6 +1,6 @@
 """What there is of SWE-agent and swe-rex: ``inspection.py '{"attributes": [paths], "hooks": [paths]}'``.
 
-For an attribute its parameters or those of its type, for a class the parameters of its methods; null if there is none.
+For an attribute its parameters, if it has any, for a class those of its methods; null if there is none.
 """
 
 import importlib

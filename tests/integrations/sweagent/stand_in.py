@@ -1,7 +1,7 @@
 """SWE-agent by its contract: who is called when, in a single run and in a batch with worker threads.
 
-``stand_in.py SCENARIO``. The hooks are called by keyword, in SWE-agent's order, in its threads; commands run in a
-real runtime of swe-rex, and the model is asked through the real LiteLLM.
+``stand_in.py SCENARIO``. The hooks are called by keyword, in SWE-agent's order, in its threads; commands run
+in a real runtime of swe-rex, and the model is asked through the real LiteLLM.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The real SWE-agent through a real server, its model scripted.
 
-What is called ``sweagent`` on the package index is an old stub; SWE-agent 1.1 comes as source alone. So this runs
-where somebody has installed that into lane a, and elsewhere, in CI too, `test_contract` stands in.
+What is called ``sweagent`` on the package index is an old stub; SWE-agent 1.1 comes as source alone. So this
+runs where somebody has installed that into lane a, and elsewhere, in CI too, `test_contract` stands in.
 """
 
 from __future__ import annotations
