@@ -10,7 +10,17 @@ from .harness.dialogue import Tool, calls
 from .harness.engine import MODEL
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-LANES = {"with_litellm.py": "a", "with_minisweagent.py": "a", "with_openhands.py": "b"}
+LANES = {
+    "with_autogen.py": "a",
+    "with_crewai.py": "crewai",
+    "with_langchain.py": "a",
+    "with_litellm.py": "a",
+    "with_minisweagent.py": "a",
+    "with_openai_agents.py": "a",
+    "with_openhands.py": "b",
+    "with_pydantic_ai.py": "a",
+    "with_smolagents.py": "a",
+}
 SCRIPTS = {
     "with_minisweagent.py": (calls(Tool("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})),),
 }
