@@ -202,6 +202,19 @@ async def sandbox():
     return await boxed(RunConfig(sandbox=SandboxRunConfig(client=sandboxes)))
 
 
+async def docker_sandbox():
+    from agents.sandbox.sandboxes import DockerSandboxClient, DockerSandboxClientOptions
+    from docker import from_env
+
+    set_up()
+    engine = from_env()
+    sandboxes = DockerSandboxClient(engine, instrumentation=Instrumentation(sinks=[SandboxSink()]))
+    options = DockerSandboxClientOptions(image=os.environ["IMAGE"])
+    answer = await boxed(RunConfig(sandbox=SandboxRunConfig(client=sandboxes, options=options)))
+    engine.close()
+    return answer
+
+
 async def own_sandbox():
     """A session of the user's own, made outside of every program."""
     set_up()

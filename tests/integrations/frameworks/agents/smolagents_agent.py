@@ -3,7 +3,7 @@
 import os
 
 from common import BASE_URL, EXPECTED, MODEL, TASKS, bare_call, in_threads, look, main
-from smolagents import OpenAIModel, tool
+from smolagents import LocalPythonExecutor, OpenAIModel, tool
 
 import thunder_sdk as thunder
 from thunder_integrations.smolagents import CodeAgent, ToolCallingAgent
@@ -89,6 +89,17 @@ def child():
 
 def code():
     return coder(expected={"python_interpreter": 4.0}).run("Find both.")
+
+
+def sandbox():
+    """Its executor has a container, as smolagents' for Docker, E2B and the like do."""
+    from docker import from_env
+
+    with thunder.program(program_id="mine"):
+        executor = LocalPythonExecutor([])
+        executor.container = from_env().containers.run(os.environ["IMAGE"], detach=True)
+        coder(executor=executor).run("Find both.")
+    return executor.container.id
 
 
 def code_child():
