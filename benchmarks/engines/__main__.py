@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,10 @@ import aiohttp
 from benchmarks.engines import replicas, table, work
 from benchmarks.engines.replicas import Device, Engines, Kind
 from benchmarks.engines.run import Result, perform
-from benchmarks.engines.simulated import policy_of, simulate
+from benchmarks.engines.simulated import Host, measure_host, policy_of, simulate
 from benchmarks.engines.targets import Target
 from thunder_server.demo.fleet import DemoError, Fleet
 from thunder_server.simulation.simulator import Machines
-from thunder_server.simulation.time_model import PRESETS
 
 CALIBRATION = 2048  # tokens that measuring what a word costs may take
 DEFAULT_TARGETS = ("direct", "direct:12", "thunder:paper", "thunder:phase", "thunder:phase/inferred")
@@ -112,6 +112,7 @@ class Benchmark:
         )
         self.results: list[Result] = []
         self.simulated: list[dict[str, Any]] = []
+        self.host = Host()
 
     async def run(self) -> None:
         async with (
@@ -124,6 +125,11 @@ class Benchmark:
                 _say(f"starting {self._device.replicas} engines ({self._device.kind}) …")
                 engines = await replicas.start(fleet, session, self._device, self._folder)
             _say(f"engines: {', '.join(engines.urls)}, KV tokens {engines.capacities}")
+            if self._given.simulate:
+                preset = self._device.preset
+                self.host = await measure_host(session, engines.urls[0], engines.model, preset)
+                step, call = self.host.step_s * 1e3, self.host.call_s * 1e3
+                _say(f"the host takes {step:.1f} ms a step and {call:.1f} ms a call")
             for seed in self._given.seeds:
                 for target in self._given.targets:
                     await self._one(target, seed, engines)
@@ -145,12 +151,12 @@ class Benchmark:
             )
         if self._given.simulate:
             machines = Machines(
-                preset=PRESETS["cpu-small"],
+                preset=self._device.preset,
                 replicas=len(engines.urls),
                 kv_tokens=engines.capacities[0],
                 block_size=engines.block_size,
             )
-            simulated = simulate(target, sessions, seed, at_a_time, machines)
+            simulated = simulate(target, sessions, seed, at_a_time, machines, self.host)
             if simulated is not None:
                 self.simulated.append(simulated)
 
@@ -166,7 +172,13 @@ class Benchmark:
 
     def to_json(self) -> dict[str, Any]:
         rows, details = self.rows()
-        return {"rows": rows, "details": details, "simulated": self.simulated, "command": sys.argv[1:]}
+        return {
+            "rows": rows,
+            "details": details,
+            "simulated": self.simulated,
+            "host": asdict(self.host),
+            "command": sys.argv[1:],
+        }
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -48,6 +48,15 @@ def sessions(shape: Shape, seed: int) -> list[Session]:
     return [_session(shape, seed, number) for number in range(shape.programs)]
 
 
+def place(session_id: str) -> int:
+    """Which of its seed's programs a session is.
+
+    >>> place("p17")
+    17
+    """
+    return int(session_id.removeprefix("p"))
+
+
 def _session(shape: Shape, seed: int, number: int) -> Session:
     rng = random.Random(f"{seed} {number}")
     turns: list[Turn] = []

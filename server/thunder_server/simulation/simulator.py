@@ -22,6 +22,7 @@ from thunder_server.core.events import (
     Event,
     Tick,
 )
+from thunder_server.core.prefix import Chain
 from thunder_server.simulation.engine import Request
 from thunder_server.simulation.prompts import Prompt, Prompts
 from thunder_server.simulation.replay import Agent, Signals
@@ -242,7 +243,16 @@ class Simulator:
                 call_id=request.id,
                 program_id=program_id,
                 prompt_chars=turn.prompt_tokens * CHARS_PER_TOKEN,
+                messages=self._messages(prompt),
             )
+        )
+
+    def _messages(self, prompt: Prompt) -> Chain:
+        """The prompt as the proxy sees it: hashes of its messages. The last one ends within a block."""
+        chars = self.machines.block_size * CHARS_PER_TOKEN
+        return Chain(
+            keys=tuple(prompt.blocks[end - 1] for end in prompt.messages),
+            ends=tuple(end * chars for end in prompt.messages),
         )
 
     def began(self, program_id: str) -> None:
