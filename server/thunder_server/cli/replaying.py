@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -18,6 +19,39 @@ LONGEST_GAP_S = 60.0
 """Sessions last hours, most of which people sleep: of traces, a part is replayed unless told otherwise."""
 CALLS = 20_000
 """More calls than this take minutes to replay and tell nothing new."""
+
+
+Trace = Annotated[list[Path] | None, typer.Option(metavar="FILE…", help="Another way to name them.")]
+Engine = Annotated[
+    str, typer.Option(metavar="h100-qwen30b|cpu-small", help="Whose speed and size your engines have.")
+]
+Replicas = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many engines.")]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=16, help="KV cache of each engine.", show_default="the preset's"),
+]
+AtATime = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="So many programs at once; the others follow as these end.",
+        show_default="as recorded; of a trace, all at once",
+    ),
+]
+Turns = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Replay so many turns of each program, from a random place.",
+        show_default="all; of a trace, 16",
+    ),
+]
+LongestGap = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Cut longer gaps to this.", show_default="none; of a trace, 60"),
+]
 
 
 class Replaying(Words):
@@ -56,6 +90,24 @@ def read_traffic(files: list[Path], complaints: Complaints) -> Traffic:
         return read(files)
     except TraceError as unusable:
         complaints.fail(str(unusable))
+
+
+def check_folder(path: Path | None, complaints: Complaints) -> None:
+    """Before the work, not after it: can ``--json`` be written there?"""
+    if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
+        complaints.usage(f"--json: there is no folder {path.absolute().parent}")
+
+
+def write_json(path: Path, value: object, complaints: Complaints) -> None:
+    """To a file, or to standard output where its name is ``-``."""
+    text = json.dumps(value, indent=1) + "\n"
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as failure:
+        complaints.fail(f"{path} cannot be written: {failure.strerror}")
 
 
 def study_of(
