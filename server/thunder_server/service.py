@@ -92,7 +92,9 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
     for backend in settings.backend:
         runtime.add_backend(backend)
     await runtime.start()
-    runtime.errands.serve_with(make_worker(docker_host=os.environ.get("DOCKER_HOST")))
+    runtime.errands.serve_with(
+        make_worker(roots=settings.resource_root, docker_host=os.environ.get("DOCKER_HOST"))
+    )
     try:
         async with start_server(app, settings.host, settings.port) as url:
             try:

@@ -14,6 +14,7 @@ from thunder_server.cli import (
     doctor,
     emulate,
     programs,
+    reaper,
     run,
     serve,
     simulate,
@@ -42,7 +43,24 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
-for command in (demo, serve, run, emulate, simulate, analyze, tune, top, programs, backends, why, doctor):
+COMMANDS = (
+    demo,
+    serve,
+    run,
+    emulate,
+    simulate,
+    analyze,
+    tune,
+    top,
+    programs,
+    backends,
+    why,
+    doctor,
+    reaper,
+)
+"""In the order of ``thunder --help``."""
+
+for command in COMMANDS:
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)
