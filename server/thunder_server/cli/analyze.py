@@ -23,6 +23,8 @@ from thunder_server.cli.replaying import (
     write_json,
 )
 
+TURNS = 16
+
 
 def register(app: typer.Typer) -> None:
     app.command("analyze", cls=Replaying)(analyze)
@@ -87,6 +89,7 @@ def analyze(
         at_a_time=at_a_time,
         turns=turns,
         longest_gap=longest_gap,
+        turns_of_traces=TURNS,
         seed=seed,
         complaints=complaints,
     )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from thunder_server.simulation.study import Study
     from thunder_server.simulation.traffic import Traffic
 
-TURNS = 16
 LONGEST_GAP_S = 60.0
 """Sessions last hours, most of which people sleep: of traces, a part is replayed unless told otherwise."""
 CALLS = 20_000
@@ -45,7 +44,7 @@ Turns = Annotated[
         metavar="N",
         min=1,
         help="Replay so many turns of each program, from a random place.",
-        show_default="all; of a trace, 16",
+        show_default="all; of a trace, some",
     ),
 ]
 LongestGap = Annotated[
@@ -120,10 +119,11 @@ def study_of(
     at_a_time: int | None,
     turns: int | None,
     longest_gap: float | None,
+    turns_of_traces: int,
     seed: int,
     complaints: Complaints,
 ) -> Study:
-    """The replay of this traffic on these engines."""
+    """The replay of this traffic on these engines; of a trace, ``turns_of_traces`` if not told otherwise."""
     from thunder_server.simulation.replay import Signals
     from thunder_server.simulation.simulator import Machines
     from thunder_server.simulation.study import Cut, Study, from_traffic
@@ -135,7 +135,7 @@ def study_of(
     if longest_gap is not None and not longest_gap >= 0:  # NaN too
         complaints.usage(f"--longest-gap: {longest_gap} is no number of seconds")
     if traffic.source is Source.TRACE:
-        turns, longest_gap = turns or TURNS, LONGEST_GAP_S if longest_gap is None else longest_gap
+        turns, longest_gap = turns or turns_of_traces, LONGEST_GAP_S if longest_gap is None else longest_gap
     preset = PRESETS[engine]
     cut = Cut(turns=turns, longest_gap_s=longest_gap)
     name = "+".join(path.name for path in files)

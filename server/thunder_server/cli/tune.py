@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from thunder_server.simulation.tuning import Trial, Tuned
 
 TUNABLE = ("phase", "paper", "cap")
+TURNS = 8  # of dozens of replays, each may be shorter than the few of thunder analyze
 CHECKS = 2
 """So many other seeds have to agree."""
 
@@ -111,6 +112,7 @@ def tune(
                 at_a_time=at_a_time,
                 turns=turns,
                 longest_gap=longest_gap,
+                turns_of_traces=TURNS,
                 seed=seed + number,
                 complaints=complaints,
             ),
