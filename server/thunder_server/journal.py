@@ -248,9 +248,7 @@ class Journal:
             self._failing = False
         except OSError:
             if not self._failing:
-                log.exception(
-                    "%s: %s; until that is over a restart may leave things behind", self.path, refused
-                )
+                log.exception("%s: until it can be written, a restart may leave things behind", self.path)
             self._failing = True
 
     def _rewritten(self) -> TextIO:

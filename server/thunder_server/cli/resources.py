@@ -95,4 +95,4 @@ def _report(answer: dict[str, Any]) -> None:
     if not answer["items"]:
         typer.echo("Nothing was left behind.")
     elif not answer["dry_run"]:
-        typer.echo("`thunder resources` says what becomes of them.")
+        typer.echo("`thunder resources` shows what is under way, or failed again.")

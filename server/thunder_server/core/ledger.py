@@ -74,10 +74,12 @@ class Ledger:
     # --- whose end condemns what
 
     def opened(self, program: Program) -> None:
-        """A generation begins: what is younger than it is not its predecessor's."""
+        """A generation begins: what is younger than it is not its predecessor's, which is shown no longer."""
         before = self.holdings.generation(program.id, program.generation - 1)
         if before is not None:
             before.next_opened_at = program.began_at
+            if before.ended_at is not None:
+                self.holdings.forget(program.id, program.generation - 1)
 
     def ended(self, program: Program) -> None:
         """Reclaim what only this program held."""

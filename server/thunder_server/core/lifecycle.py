@@ -116,6 +116,7 @@ class Lifecycle:
                     opened_at=event.opened_at,
                     ended_at=known.began_at if event.ended_at is None else event.ended_at,
                     next_opened_at=known.began_at,
+                    shown=False,
                 ),
                 event.resources,
             )
@@ -146,9 +147,10 @@ class Lifecycle:
     ) -> Program:
         w = self._w
         before = w.programs.get(program_id)
+        last = before.generation if before else self._ledger.holdings.last_generation(program_id)
         program = Program(
             id=program_id,
-            generation=generation or (before.generation + 1 if before else 1),
+            generation=generation or last + 1,
             opened_at=w.now,
             began_at=w.now if began_at is None else began_at,
             acting_since=w.now,
@@ -255,7 +257,7 @@ class Lifecycle:
 
     def forgotten(self, program_id: str) -> None:
         """Nothing is kept of an id that ended long ago."""
-        self._ledger.holdings.forget(self._w.programs.pop(program_id))
+        self._ledger.holdings.forget(program_id, self._w.programs.pop(program_id).generation)
         self._w.out.append(Forget(program_id=program_id))
 
     # --- consequences
@@ -309,6 +311,7 @@ class Lifecycle:
         self._orphans.ended(program)
         program.previous = None
         if w.programs.get(program.id) is not program:
+            self._ledger.holdings.forget(program.id, program.generation)
             return
         if program.anonymous:
             self.forgotten(program.id)

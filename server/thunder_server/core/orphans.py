@@ -104,4 +104,7 @@ class Orphans:
 
     def _stranger(self, program_id: str, generation: int, at: float) -> Owner:
         """Somebody of whom only the label speaks: nothing without one was made within no time at all."""
-        return Owner(program_id=program_id, generation=generation, opened_at=at, ended_at=at)
+        known = self._ledger.holdings.generation(program_id, generation)
+        return known or Owner(
+            program_id=program_id, generation=generation, opened_at=at, ended_at=at, shown=False
+        )
