@@ -114,13 +114,10 @@ class Holdings:
     def _leave(self, owner: Owner) -> None:
         """Who holds nothing, and is not shown, is none."""
         generations = self._owners.get(owner.program_id, {})
-        if (
-            not owner.holdings
-            and not owner.shown
-            and generations.pop(owner.generation, None)
-            and not generations
-        ):
-            del self._owners[owner.program_id]
+        if not owner.holdings and not owner.shown and owner.generation in generations:
+            del generations[owner.generation]
+            if not generations:
+                del self._owners[owner.program_id]
 
     def _tell(self, holding: Holding, reason: str) -> None:
         holding.reason = reason

@@ -78,9 +78,9 @@ class Turns:
     def _lead(self, program: Program) -> float:
         environment = program.environment
         assert environment is not None
-        if environment.state is EnvironmentState.HIBERNATED:
-            return WAKE_S + LEAD_S
-        return LEAD * self.times.expected(environment.image) + LEAD_S
+        if environment.state is EnvironmentState.WAITING:
+            return LEAD * self.times.expected(environment.image) + LEAD_S
+        return WAKE_S + LEAD_S
 
     def _newcomers(self, unready: Collection[Program], promised: int, begun_at: float) -> Iterator[Program]:
         """Those that have not called yet: as many as there would be room for, who is waited for first."""
