@@ -9,6 +9,9 @@ from thunder_server.core.program import Program
 from thunder_server.core.resources import OPEN, REMEMBERED, Deed, Holding, Owner, Thing, ThingKey
 from thunder_server.core.world import World
 
+SHORT_ID = 12
+HEX = frozenset("0123456789abcdef")
+
 
 class Holdings:
     """Iterating gives everything that anybody holds, or held and is still shown.
@@ -44,13 +47,11 @@ class Holdings:
         return max(self._owners.get(program_id, ()), default=0)
 
     def names_on(self, host: str | None) -> set[str]:
-        """By what names and ids anybody knows a thing on this host; of full ids also their short form."""
-        names: set[str] = set()
-        for holding in self:
-            key, pin = holding.thing.key, holding.thing.pin
-            if key.host == host:
-                names.update((key.ref, key.ref[:12] if len(key.ref) == 64 else key.ref, pin or key.ref))
-        return names
+        """By what names and ids anybody knows a thing on this host; ids also by how they begin."""
+        here = [holding.thing for holding in self if holding.thing.key.host == host]
+        refs = [thing.key.ref for thing in here]
+        beginnings = [ref[:SHORT_ID] for ref in refs if len(ref) > SHORT_ID and set(ref) <= HEX]
+        return {*refs, *beginnings, *(thing.pin for thing in here if thing.pin is not None)}
 
     # --- entries
 

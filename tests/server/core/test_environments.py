@@ -17,6 +17,7 @@ from thunder_server.core.decisions import (
 )
 from thunder_server.core.environment import EnvironmentState, container_name
 from thunder_server.core.events import EnvironmentWanted, Outcome
+from thunder_server.core.flow import IMAGES, UNKNOWN_S, PrepareTimes
 from thunder_server.core.resource_events import (
     EnvironmentAwaited,
     EnvironmentFailed,
@@ -370,6 +371,21 @@ def test_a_reopened_program_has_another_one(h):
     assert container_name("p", 1) != container_name("p", 2)
 
 
+def test_a_client_that_gives_it_back_answers_for_it(h):
+    h.open("p")
+    h.run_to(0.05)
+    h.release("p", "environment", container_name("p", 1), host=HOST)
+    h.ready("p")
+    assert of_type(h.close("p", Outcome.SUCCESS), Reclaim) == []
+
+
+def test_only_so_many_images_are_remembered():
+    times = PrepareTimes()
+    for number in range(IMAGES + 1):
+        times.learn(f"image-{number}", 1.0)
+    assert (times.expected("image-0"), times.expected("image-1")) == (UNKNOWN_S, 1.0)
+
+
 # --- hibernation
 
 
@@ -428,9 +444,19 @@ def test_one_that_cannot_be_paused_runs_on(sleepy):
     assert of_type(h.run_to(121.0), Hibernate) != [], "tried again as long after"
     h.said(EnvironmentFailed, "p", reason="its container is gone", retryable=True)
     assert h.state("p") == ["failed"]
+    assert h.fail("p") == []
     assert h.said(EnvironmentWoken, "p") == []
     assert h.said(EnvironmentHibernated, "p") == []
     assert h.ready("p") == []
+
+
+def test_one_that_is_not_ready_yet_is_not_paused():
+    h = Kitchen(hibernate_after_s=60.0, max_wait_s=10_000.0)
+    h.open("p", lease_s=5000.0)
+    h.call("filler", 1000)
+    h.call("first", 900)
+    h.call("p", 500)
+    assert of_type(h.run_to(100.0), Hibernate) == []
 
 
 def test_no_tool_has_its_container_paused(sleepy):

@@ -97,20 +97,26 @@ def test_what_is_declared_after_the_end_goes_at_once(h):
     assert removed(h.hold("p", ref="again", seq=900)) == [], "an event that was seen already"
     h.ended()
     assert h.heartbeat("p", seq=901) == []
-    assert h.release("p", "container", "c", host=HOST) == []
+    assert h.release("p", "container", "c", host=HOST, seq=902) == [], "it is gone"
     assert h.states("p") == [("c", "reclaimed")]
 
 
 def test_what_was_given_back_or_is_to_be_kept_stays(h):
     h.hold("p", ref="back")
     h.hold("p", ref="kept", keep=True)
+    h.hold("p", "directory", "/elsewhere", host="far", keep=True)
     h.hold("p", ref="first-kept-then-not", keep=True)
     h.hold("p", ref="first-kept-then-not", keep=False)
     h.release("p", "container", "back", host=HOST)
     h.release("p", "container", "never-declared", host=HOST)
     h.release("q", "container", "back", host=HOST)
     assert removed(h.close("p", Outcome.SUCCESS)) == ["first-kept-then-not"]
-    assert h.states("p") == [("back", "released"), ("kept", "kept"), ("first-kept-then-not", "reclaiming")]
+    assert h.states("p") == [
+        *(("back", "released"), ("kept", "kept"), ("/elsewhere", "kept")),
+        ("first-kept-then-not", "reclaiming"),
+    ]
+    assert "kept" in h.scheduler.ledger.holdings.names_on(HOST)
+    assert h.scheduler.ledger.holdings.names_on("far") == {"/elsewhere"}
 
 
 def test_what_was_given_back_can_be_held_again(h):
@@ -409,7 +415,7 @@ def test_surveys_that_find_nothing_become_rare(h):
 
 
 def test_what_is_held_under_another_name_is_no_orphan(h):
-    for ref in ("by-name", "0123456789ab", "f" * 64, "pinned"):
+    for ref in ("by-name", "0123456789ab", "d" * 20, "f" * 64, "pinned"):
         h.hold("p", ref=ref, keep=True)
     h.handle(ResourceObserved(at=0.0, kind="container", ref="pinned", host=HOST, pin="e" * 64, brought=True))
     h.close("p", Outcome.SUCCESS)
@@ -417,6 +423,7 @@ def test_what_is_held_under_another_name_is_no_orphan(h):
     objects = (
         found("1" * 64, "p", name="by-name"),
         found("0123456789ab" + "c" * 52, "p"),
+        found("d" * 64, "p"),
         found("f" * 64, "p"),
         found("e" * 64, "p"),
     )
