@@ -205,7 +205,7 @@ class Program:
     def resources(self) -> Resources:
         """Declares what it holds outside the GPU, like ``p.resources.container(id)``."""
         self.open()
-        return Resources(self)
+        return Resources(self, self._life.holdings)
 
     @property
     def environment(self) -> Environment:

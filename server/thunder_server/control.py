@@ -67,7 +67,8 @@ class Control:
 
     async def put_program(self, request: web.Request) -> web.Response:
         program_id = _id(request)
-        body = payloads.read(payloads.ProgramBody, await read_object(request, self._max_body))
+        given = await read_object(request, self._max_body) | _since_when(request)
+        body = payloads.read(payloads.ProgramBody, given)
         if body.parent_id == program_id:
             raise invalid("parent_id: a program is not its own parent", "parent_id")
         before = self._scheduler.program(program_id)
@@ -206,6 +207,18 @@ def _id(request: web.Request) -> str:
     if not wire.is_valid_id(program_id):
         raise invalid(f"{program_id[:60]!r} is no program id: {wire.ID_GRAMMAR}", "id")
     return program_id
+
+
+def _since_when(request: web.Request) -> dict[str, float]:
+    """What the SDK says of the time, which is no property of the program, in headers."""
+    said = {}
+    for name, header in (("age_s", wire.AGE), ("sent_at", wire.SENT_AT)):
+        if text := request.headers.get(header):
+            try:
+                said[name] = float(text)
+            except ValueError:
+                raise invalid(f"{header}: should be a number, not {text[:60]!r}", header) from None
+    return said
 
 
 def _unknown_program(program_id: str) -> ApiError:

@@ -18,7 +18,7 @@ import aiohttp
 from thunder_server.backend_spec import BackendSpec
 from thunder_server.backends.poller import Poller
 from thunder_server.calls import Call, Cut
-from thunder_server.core.decisions import Cancel, Decision, Dispatch, Errand, Refuse
+from thunder_server.core.decisions import Cancel, Decision, Dispatch, Errand, Refuse, TokenizersDiffer
 from thunder_server.core.events import (
     BackendAdded,
     BackendDrained,
@@ -159,6 +159,14 @@ class Runtime:
             case Cancel():
                 if (call := self.calls.get(decision.call_id)) is not None:
                     call.interrupt(decision)
+            case TokenizersDiffer(backend_ids=(one, other), path=path):
+                log.warning(
+                    "backends %s and %s count different tokens in the same prompt (%s): their tokenizers or "
+                    "chat templates differ, so what one has cached says nothing about the other",
+                    one,
+                    other,
+                    path,
+                )
             case Errand():
                 self.errands.give(decision)
             case _:

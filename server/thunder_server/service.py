@@ -18,7 +18,6 @@ from thunder_server.control import Control
 from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.policies import CapSettings, PaperSettings, Policy, make_policy
 from thunder_server.core.scheduler import Scheduler
-from thunder_server.errands import Worker
 from thunder_server.journal import Journal, JournalError, default_path
 from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
@@ -98,7 +97,9 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
     for backend in settings.backend:
         runtime.add_backend(backend)
     await runtime.start()
-    runtime.errands.serve_with(_worker(settings))
+    runtime.errands.serve_with(
+        make_worker(roots=settings.resource_root, docker_host=os.environ.get("DOCKER_HOST"))
+    )
     try:
         async with start_server(app, settings.host, settings.port) as url:
             with _remembering(runtime, settings):
@@ -118,10 +119,6 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
             f"cannot listen on {settings.host}:{settings.port} ({refused.strerror or refused}); "
             "is another server there? choose with --host and --port"
         ) from refused
-
-
-def _worker(settings: Settings) -> Worker:
-    return make_worker(roots=settings.resource_root, docker_host=os.environ.get("DOCKER_HOST"))
 
 
 @contextmanager

@@ -14,10 +14,13 @@ from thunder_server.cli import (
     doctor,
     emulate,
     programs,
+    reaper,
     resources,
+    run,
     serve,
     simulate,
     top,
+    tune,
     why,
 )
 
@@ -41,7 +44,25 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
-for command in (demo, serve, emulate, simulate, analyze, top, programs, backends, resources, why, doctor):
+COMMANDS = (
+    demo,
+    serve,
+    run,
+    emulate,
+    simulate,
+    analyze,
+    tune,
+    top,
+    programs,
+    backends,
+    resources,
+    why,
+    doctor,
+    reaper,
+)
+"""In the order of ``thunder --help``."""
+
+for command in COMMANDS:
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from thunder_server.core.cached import Cached
 from thunder_server.core.call import Call
+from thunder_server.core.pace import Forecast, Pace
 from thunder_server.core.program import Program
+from thunder_server.core.sharing import Sharing
 from thunder_server.core.turnover import Turnover
 
 
@@ -97,6 +100,13 @@ class Backend:
     acting_tokens: DecayedSum
     turnover: Turnover = field(default_factory=Turnover)
 
+    shares: bool = False  # whether what programs have in common counts once
+    sharing: Sharing[Program] = field(default_factory=Sharing)
+    cache: Cached = field(default_factory=Cached)
+    cold_since: float = 0.0  # when its cache was empty for sure
+    pace: Pace = field(default_factory=Pace)
+    forecast: Forecast = field(default_factory=Forecast)
+
     @property
     def capacity_tokens(self) -> int | None:
         """KV capacity: the operator's word, else the engine's, else unknown."""
@@ -119,7 +129,8 @@ class Backend:
 
     def used(self, at: float) -> float:
         """Tokens in use, in the decayed view, for pausing and restoring alike."""
-        return self.reasoning_tokens + self.acting_tokens.value(at)
+        used = self.reasoning_tokens + self.acting_tokens.value(at)
+        return max(0.0, used - self.sharing.credit) if self.shares else used
 
     def serves(self, model: str | None) -> bool:
         """Whether calls for this model may come here now."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from thunder_server.core.call import Call
 from thunder_server.core.environment import Environment
 from thunder_server.core.events import Outcome
+from thunder_server.core.prefix import Prompt
 
 STORY_LENGTH = 32
 """How many of the latest decisions about a program are kept for ``why``."""
@@ -185,6 +186,7 @@ class Program:
     context: int = 0
     context_order: int = 0  # of the call that `context` is from
     resident: int = 0
+    prompt: Prompt | None = None  # that `context` begins with, as the engine counted it
     size: Size = field(default_factory=Size)
 
     call_totals: CallTotals = field(default_factory=CallTotals)

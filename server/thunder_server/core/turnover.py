@@ -44,6 +44,12 @@ class Turnover:
         if computed > 0 and left > 0 and left >= PREFILL_SHARE * seconds:
             self.prefill_s = min(self.prefill_s, left / computed)
 
+    def alone_s(self, *, computed: int, completion: int) -> float:
+        """How long a call would take if nobody else were there; 0 while that is not known."""
+        if self.decode_s == inf or self.prefill_s == inf:
+            return 0.0
+        return max(0, computed) * self.prefill_s + completion * self.decode_s
+
     def break_even_s(self, capacity: float) -> float:
         """How long a context must be gone for its room to be worth more than computing it again.
 

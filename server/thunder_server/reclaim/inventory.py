@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from thunder_sdk import wire
 from thunder_sdk.reclaim import objects
+from thunder_sdk.reclaim.endings import Absent
 from thunder_sdk.reclaim.engine import Engine
 from thunder_sdk.reclaim.ownership import Clock, unix
 from thunder_sdk.wire import FoundObject, ResourceKind
@@ -59,7 +60,10 @@ def observe(engine: Engine, task: wire.Task, server: Clock) -> wire.TaskResult:
     Told right after a declaration, it proves what cannot be proven later: that an image was not there before
     it was pulled, or that a name has passed to another object meanwhile.
     """
-    found = objects.look(engine, task["kind"], task["ref"])
+    try:
+        found = objects.look(engine, task["kind"], task["ref"])
+    except Absent as absent:
+        return wire.TaskResult(task=task["task"], end=wire.WorkEnd.ABSENT, error=str(absent), brought=True)
     opened = [claim["opened_at"] for claim in task["claims"]]
     brought = found.made is not None and found.made.earliest >= engine.clock().there(server.here(min(opened)))
     return wire.TaskResult(task=task["task"], end=wire.WorkEnd.DONE, pin=found.id, brought=brought)

@@ -52,6 +52,7 @@ class PhasePolicy(MemoryBound):
     decay = 1.0
     watermark = 1.0
     interval_s: float | None = INTERVAL_S
+    prefix_aware = True
 
     # --- admission
 
@@ -70,6 +71,8 @@ class PhasePolicy(MemoryBound):
             if stuck[model] >= OVERTAKING:
                 continue
             for program in queue.walk(group):
+                if fleet.router.gathers(program, at) is not None:
+                    continue
                 place = self._fit(fleet, program, at)
                 if place is None:
                     backend, victims = self._reclaim(fleet, program, at)
@@ -89,15 +92,19 @@ class PhasePolicy(MemoryBound):
         return 0.0 if call is None or call.tried else at - call.queued_at
 
     def _fit(self, fleet: Fleet, program: Program, at: float) -> Place | None:
+        router = fleet.router
         need = max(1, program.need)
-        fitting = [backend for backend in fleet.open_to(program) if self._has_room(backend, need, at)]
+        fitting = [
+            backend
+            for backend in fleet.open_to(program)
+            if self._has_room(backend, need - router.shared(program, backend), at)
+        ]
         if not fitting:
             return None
-        for backend in fitting:
-            if backend.id == program.last_backend_id:
-                return Place(program, backend, "there is room where it was")
         most = max(fitting, key=lambda backend: (backend.limit - backend.used(at), -backend.load))
-        return Place(program, most, f"there is room for {need} tokens")
+        usual = next((backend for backend in fitting if backend.id == program.last_backend_id), most)
+        best = router.route(program, fitting, usual, at)
+        return Place(program, best.backend, best.reason)
 
     def _has_room(self, backend: Backend, need: int, at: float) -> bool:
         # With nobody there who could grow, all of it is for the asking.
@@ -118,7 +125,7 @@ class PhasePolicy(MemoryBound):
         """The backend on which the least would have to go, and who."""
         best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
         for backend in fleet.open_to(program):
-            lacking = max(1, program.need) - self._room(backend, at)
+            lacking = max(1, program.need - fleet.router.shared(program, backend)) - self._room(backend, at)
             break_even = backend.turnover.break_even_s(backend.limit)
             slice_s = SLICE * break_even
             due = self._waited(program, at) > slice_s
@@ -136,7 +143,7 @@ class PhasePolicy(MemoryBound):
                     )
                 else:
                     continue
-                tokens += backend.weight_of(idle, at)
+                tokens += backend.weight_of(idle, at) - fleet.router.shared(idle, backend)
                 victims.append(Evict(idle, reason))
             if lacking <= tokens < best[0]:
                 best = tokens, backend, victims
