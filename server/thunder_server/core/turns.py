@@ -93,7 +93,8 @@ class Turns:
         ]
         for program, environment in sorted(newcomers, key=lambda entry: entry[1].awaited_since or inf):
             awaited = environment.awaited_since
-            overdue = awaited is not None and w.now - max(awaited, begun_at) > PATIENCE_S
+            patient = w.fleet.any_healthy()  # else there is nothing to judge by
+            overdue = awaited is not None and not (patient and w.now - max(awaited, begun_at) <= PATIENCE_S)
             if environment.state is EnvironmentState.WAITING and (vacancies >= 1 or overdue):
                 vacancies -= 1
                 begun_at = w.now

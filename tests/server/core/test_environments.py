@@ -163,6 +163,15 @@ def test_whom_somebody_waits_for_comes_first_and_in_the_end_in_any_case():
     assert h.preparing() == ["p2", "p3"]
 
 
+def test_whom_somebody_waits_for_is_prepared_where_there_is_no_backend_to_judge_by():
+    h = Kitchen()
+    h.report("a", healthy=False)
+    h.open("p1", "p2")
+    h.wait_for("p2")
+    h.run_to(1.0)
+    assert h.preparing() == ["p2"]
+
+
 def test_the_first_in_the_queue_is_always_near_its_turn(h):
     h.call("holder", 1000)
     h.open("p1", "p2", lease_s=500.0)
