@@ -26,6 +26,7 @@ class FarAway:
 
     def __init__(self, server: Whole) -> None:
         self.server = server
+        self.tasks: list[dict[str, Any]] = []
 
     async def poll(self, wait_s: float = 0.0, *busy: str, most: int = 8) -> dict[str, Any]:
         body = {"reaper": REAPER, "hosts": ["far"], "busy": list(busy), "wait_s": wait_s, "max": most}
@@ -34,13 +35,12 @@ class FarAway:
         return answer
 
     async def task(self, do: str) -> dict[str, Any]:
-        """The next task of this kind; others are answered with nothing."""
-        async with asyncio.timeout(10):
-            while True:
-                for task in (await self.poll(5.0))["tasks"]:
-                    if task["do"] == do:
-                        return task
-                    await self.done(task, end="absent")
+        """The next task of this kind; others wait until somebody wants them."""
+        async with asyncio.timeout(20):
+            while not (wanted := [task for task in self.tasks if task["do"] == do]):
+                self.tasks += (await self.poll(5.0))["tasks"]
+        self.tasks.remove(wanted[0])
+        return wanted[0]
 
     async def done(self, task: dict[str, Any], **result: Any) -> dict[str, Any]:
         result = {"task": task["task"], "end": "done", **result}
