@@ -55,13 +55,13 @@ class AgentHook(Hook):
     """
 
     def __init__(self, actions: Actions | None = None) -> None:
-        self._actions = actions
+        self._given = self._actions = actions
 
     def on_run_start(self) -> None:
         """The agent begins."""
         program = thunder.current_program()
-        if self._actions is None and program is not None:
-            self._actions = Actions(program)
+        if self._given is None:
+            self._actions = None if program is None else Actions(program)
 
     def on_model_query(self, *, messages: object, agent: str) -> None:
         """The model is to think. A tool that broke off has not been told of."""

@@ -23,7 +23,7 @@ logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 OURS = "thunder_integrations.minisweagent"
 MODEL = {
     "model_name": "openai/" + os.environ["MODEL"],
-    "model_kwargs": {"extra_headers": {"X-Own": "1"}, "extra_body": {"seed": 7}, "temperature": 0.5},
+    "model_kwargs": {"extra_headers": {"X-Own": "1", "x-thunder-priority": "5"}, "extra_body": {"seed": 7}, "temperature": 0.5},
 }
 AGENT = {"system_template": "You solve tasks.", "instance_template": "{{task}}", "step_limit": 9}
 
@@ -49,7 +49,7 @@ def configured():
 def composed():
     """Around objects that exist; two runs, two programs."""
     inner = DefaultAgent(LitellmModel(**MODEL), LocalEnvironment(), **AGENT)
-    agent = adapter.instrument(inner, **program("composed"))
+    agent = adapter.instrument(adapter.instrument(inner, **program("composed")))
     return [agent.run("first"), agent.run("second")]
 
 

@@ -51,8 +51,9 @@ def test_every_way_to_set_it_up(through_server, engine, server):
         assert all(entry["ok"] for entry in server.story(name, "acting.finished"))
         assert server.program(name)["outcome"] == "success"
     program = server.program("configured")
-    assert (program["group"], program["priority"], program["generation"]) == ("eval-1", 2, 1)
-    assert server.program("composed")["generation"] == 2
+    assert program["group"] == "eval-1"
+    assert program["priority"] == 5, "a header that the user sets goes before ours, however it is spelt"
+    assert server.types("composed", "program.opened", end) == ["program.opened", end] * 2
 
 
 @pytest.mark.proves("minisweagent", "end")

@@ -30,7 +30,7 @@ def agent(base_url=BASE, **options):
         api_key="sk-test",
         num_retries=0,
         usage_id="agent",
-        extra_headers={"X-Own": "1"},
+        extra_headers={"X-Own": "1", "x-thunder-group": "mine"},
         litellm_extra_body={"seed": 7},
         **options,
     )
