@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import thunder_sdk as thunder
-from thunder_integrations._actions import Actions
+from thunder_integrations._runs import ToolCalls
 
 _PROGRAM_ID: Final = "X-Thunder-Program-Id"
 _PARENT_ID: Final = "X-Thunder-Parent-Id"
@@ -231,16 +231,16 @@ class Watch:
 
     def _begin(self) -> None:
         self.program = self._opened()
-        self._actions = Actions(self.program)
+        self._tools = ToolCalls(program=self.program)
 
     def told(self, event: Any) -> None:
         """An event of the conversation, in whichever thread it comes."""
         from openhands.sdk.event import ActionEvent, MessageEvent, ObservationBaseEvent
 
         if isinstance(event, ActionEvent) and event.action is not None:
-            self._actions.begin(event.tool_call_id, event.tool_name, _expected(event.action))
+            self._tools.begin(event.tool_call_id, event.tool_name, expected=_expected(event.action))
         elif isinstance(event, ObservationBaseEvent):
-            self._actions.end(event.tool_call_id, _failure(event))
+            self._tools.end(event.tool_call_id, _failure(event))
         elif self.state is not None and isinstance(event, MessageEvent) and event.source == "user":
             self._resume()
 
@@ -252,7 +252,7 @@ class Watch:
 
     def close(self, outcome: str) -> None:
         """Ends the program."""
-        self._actions.end_all()
+        self._tools.end_all()
         self.program.close(outcome)
 
 

@@ -147,7 +147,7 @@ def remote():
     def place():
         return RemoteWorkspace(host=os.environ["AGENT_SERVER"], working_dir=str(Path("remote").absolute()))
 
-    with thunder.program(program_id="here", group="eval-2"):
+    with thunder.program(program_id="here"):
         first = chat(place=place(), program={"priority": 1})
     with first:
         first.run()

@@ -150,7 +150,7 @@ def test_on_an_agent_server(through_server, agent_server, engine, server):
     (helper,) = sessions - {first, fork, made}
     for program, parent in ((first, "here"), (fork, first), (made, None), (helper, made)):
         one = server.program(program)
-        assert (one["parent_id"], one["group"]) == (parent, None if parent in (None, made) else "eval-2")
+        assert (one["parent_id"], one["group"]) == (parent, "mine")
     for program, tools in ((first, ACT * 4), (fork, ACT), (made, ACT * 2)):
         assert Counter(server.types(program, *ACT)) == Counter(tools)
         assert server.ended(program)["outcome"] == "success"
