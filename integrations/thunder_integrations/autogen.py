@@ -11,15 +11,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
-from typing import Any, Final
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final, TypeVar
 
 from autogen_agentchat import messages, tools
 
+import thunder_sdk as thunder
 from thunder_integrations._runs import NOTHING_EXPECTED, Run, ToolCalls, async_steps
 
-__all__ = ["AgentTool", "TeamTool", "run", "run_stream"]
+__all__ = ["AgentTool", "TeamTool", "run", "run_stream", "sandbox"]
 
+T = TypeVar("T")
 _CODE: Final = "code_executor"
 
 
@@ -73,6 +75,23 @@ def _follow(tool_calls: ToolCalls, message: Any) -> None:
 
 class ToolFailed(Exception):
     """What a tool said that AutoGen calls failed; it marks the span, nobody catches it."""
+
+
+@asynccontextmanager
+async def sandbox(executor: T) -> AsyncGenerator[T, None]:
+    """A Docker code executor, from its start to its stop, whose container goes with the current program.
+
+    Example::
+
+        async with thunder.program("task"), sandbox(DockerCommandLineCodeExecutor(image)) as executor: ...
+    """
+    running: Any = executor
+    program = thunder.current_program()
+    async with running:
+        held = None if program is None else program.resources.container(running.container_name)
+        yield executor
+    if held is not None:
+        held.release()
 
 
 class _Child:
