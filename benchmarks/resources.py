@@ -2,10 +2,10 @@
 
     python benchmarks/resources.py [--programs 60] [--live 12] [--megabytes 64] [--setup-seconds 2]
 
-All agents start at once and work twelve at a time: they think (an emulated engine), use a sandbox (a container
-of the Docker engine in use, in which every step writes something), think again. *never cleaned*: each makes its
-container when it needs it, and leaves it behind. *managed*: each says with ``environment=`` what it will need.
-Disk is what the engine says that the containers take. Needs Docker and busybox-static.
+All agents start at once and work twelve at a time: they think (an emulated engine), use a sandbox (a
+container of the Docker engine in use, in which every step writes something), think again. *never cleaned*:
+each makes its container when it needs it, and leaves it behind. *managed*: each says with ``environment=``
+what it will need. Disk is what the engine says that the containers take. Needs Docker and busybox-static.
 """
 
 from __future__ import annotations
