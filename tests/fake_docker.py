@@ -188,6 +188,7 @@ def answers(status: int, message: str) -> Fault:
 def hangs(handler: Handler) -> None:
     """No answer for as long as the engine is up."""
     handler.docker.released.wait(60)
+    handler.close_connection = True
 
 
 def dies(handler: Handler) -> None:
