@@ -4,11 +4,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 
-.PHONY: help demo test check lint types contracts coverage lock clean
+.PHONY: help demo test test-integrations lanes check lint types contracts coverage lock clean
 
 help:
 	@echo "make demo    see the scheduler work, on this machine, in two minutes"
 	@echo "make test    every test; some of them: make test ARGS=\"-m 'not slow'\""
+	@echo "make test-integrations   the adapters with the real frameworks, in environments of their own"
 	@echo "make check   the gate: lint, types, import contracts, coverage"
 	@echo "make lock    compile requirements/*.txt again"
 	@echo "make clean   remove .venv and whatever else was made"
@@ -34,6 +35,25 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/pytest -n 2 $(ARGS)
+
+# The frameworks agree with no single environment: each lane is one, holding our packages beside them.
+# Lane b needs Python 3.12; where there is none its tests say so and are skipped.
+LANES     := .venv-lanes
+PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python) $(shell command -v python3.12))
+
+test-integrations: $(VENV)/.dev lanes
+	$(BIN)/pytest -n 2 tests/integrations $(ARGS)
+	$(BIN)/python -m tests.integrations.table
+
+lanes: $(foreach lane,a proxy crewai,$(LANES)/$(lane)/.ready) $(if $(PYTHON312),$(LANES)/b/.ready)
+
+$(LANES)/b/.ready: INTERPRETER = $(PYTHON312)
+$(LANES)/%/.ready: INTERPRETER = $(BIN)/python
+$(LANES)/%/.ready: requirements/lane-%.txt pyproject.toml | $(VENV)/.dev
+	$(UV) venv --quiet --clear --python $(INTERPRETER) $(LANES)/$*
+	$(UV) pip sync --quiet --python $(LANES)/$*/bin/python --require-hashes requirements/lane-$*.txt
+	$(UV) pip install --quiet --python $(LANES)/$*/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
 
 check: lint types contracts coverage
 
@@ -62,6 +82,8 @@ lock: | $(UV)
 	$(COMPILE) pyproject.toml --all-extras --group install -o requirements/demo.txt
 	$(COMPILE) pyproject.toml --all-extras --group check -o requirements/dev.txt
 	$(COMPILE) pyproject.toml requirements/openai2.in --group test -o requirements/openai2.txt
+	$(foreach lane,a proxy crewai,$(COMPILE) pyproject.toml requirements/lane-$(lane).in --group lane -o requirements/lane-$(lane).txt &&) true
+	$(COMPILE) --python-version 3.12 pyproject.toml requirements/lane-b.in --group lane -o requirements/lane-b.txt
 
 clean:
-	rm -rf $(VENV) dist build .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LANES) dist build .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

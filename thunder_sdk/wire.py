@@ -270,3 +270,86 @@ class EventsAnswer(TypedDict):
 
     programs: dict[str, ProgramState]
     errors: list[EventError]
+
+
+# --- work on resources ---------------------------------------------------------------------------------
+# The server decides what is to be done about resources; a worker, on the server's machine or in
+# ``thunder reaper`` on another one, does one task at a time and says how it went.
+
+REAPER_WORK_PATH: Final = CONTROL_PREFIX + "/reaper/work"
+REAPER_RESULTS_PATH: Final = CONTROL_PREFIX + "/reaper/results"
+PROGRAM_LABEL: Final = "thunder.program"  # of Docker objects; its value is a program's id
+
+
+class Work(StrEnum):
+    """What a task asks for."""
+
+    RECLAIM = "reclaim"  # remove one resource, if it is the program's
+    PREPARE = "prepare"  # make a program's environment
+    ABANDON = "abandon"  # stop preparing; the preparation answers
+    HIBERNATE = "hibernate"  # pause a container
+    WAKE = "wake"  # unpause it
+    SURVEY = "survey"  # list everything that carries a program's label
+    MEASURE = "measure"  # how much disk one resource takes
+
+
+class WorkEnd(StrEnum):
+    """How a task went."""
+
+    DONE = "done"
+    ABSENT = "absent"  # there was nothing (any more)
+    SPARED = "spared"  # not proven to be the program's: left alone for good
+    FAILED = "failed"
+
+
+class Claim(TypedDict):
+    """A program that said a resource is its own, and when it lived: Unix seconds on the server's clock."""
+
+    program_id: str
+    opened_at: float
+    ended_at: float
+
+
+class Task(TypedDict):
+    """One piece of work for a worker. ``task`` is the same whenever the same work is handed out again.
+
+    ``now`` is the server's Unix time at that moment; workers use differences to it, never their own clock's
+    absolute time. Doing a task twice must be harmless.
+    """
+
+    task: str
+    do: str
+    host: str
+    now: float
+    timeout_s: float
+    attempt: int
+    program_id: str
+    generation: int
+    kind: NotRequired[str]  # reclaim, measure
+    ref: NotRequired[str]  # reclaim, measure; hibernate, wake: the container
+    claims: NotRequired[list[Claim]]  # reclaim
+    name: NotRequired[str]  # prepare: what to call the container
+    environment: NotRequired[dict[str, object]]  # prepare
+
+
+class FoundObject(TypedDict):
+    """Something that carries a program's label. ``created_at`` is on the server's clock."""
+
+    kind: str
+    ref: str
+    name: str
+    program_id: str
+    created_at: float
+
+
+class TaskResult(TypedDict):
+    """What a worker says about a task. ``retryable``: the same may succeed later."""
+
+    task: str
+    end: str
+    error: NotRequired[str | None]
+    retryable: NotRequired[bool]
+    container_id: NotRequired[str]  # prepare
+    seconds: NotRequired[float]  # prepare
+    objects: NotRequired[list[FoundObject]]  # survey
+    bytes: NotRequired[int | None]  # measure

@@ -102,6 +102,18 @@ def test_working_set_is_the_mean_of_contexts():
     assert row["working_set"] == pytest.approx((111 * 51 + 201 * 10) / 61 / 1600, abs=1e-3)
 
 
+def test_of_a_crowd_only_some_are_at_work_at_a_time():
+    made = starts([growing(f"s{n}", 3, gap=3.0) for n in range(6)])
+    outcome = Simulator(made, machines(4000), policy=make_policy("passthrough"), at_a_time=2).run()
+    runs = [outcome.programs[start.session.id] for start in made]
+    assert all(run.ended < float("inf") for run in runs)
+    moments = [run.started for run in runs]
+    assert max(sum(run.started <= at < run.ended for run in runs) for at in moments) == 2
+    # Whoever follows begins the moment that one ends, in the order given.
+    assert moments == sorted(moments)
+    assert set(moments[2:]) <= {run.ended for run in runs}
+
+
 # --- many
 
 

@@ -49,6 +49,15 @@ def simulate(
         int | None,
         typer.Option(metavar="N", min=1, max=100_000, help="How many.", show_default="96; of a trace, all"),
     ] = None,
+    at_a_time: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="So many at once; the others follow as these end.",
+            show_default="all at once",
+        ),
+    ] = None,
     replicas: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many engines.")] = 2,
     kv_tokens: Annotated[
         int | None,
@@ -135,6 +144,7 @@ def simulate(
         machines=machines,
         signals=Signals(signals),
         seed=seed,
+        at_a_time=at_a_time,
     )
     raise typer.Exit(_run(study, contenders, json_file, html_file))
 

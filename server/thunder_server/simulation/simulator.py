@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 
 from thunder_server.core import Policy, Scheduler, SchedulerConfig
 from thunder_server.core.decisions import Cancel, Decision, Dispatch, Pause, Refuse
@@ -63,6 +63,9 @@ class Machines:
 class Simulator:
     """One run: programs under a policy on engines. Equal arguments give equal results.
 
+    With ``at_a_time``, only so many of ``starts`` begin at their time; each of the others follows one that
+    has ended, so that the load stays what it is until the work runs out.
+
     >>> from thunder_server.core import make_policy
     >>> from thunder_server.simulation.time_model import PRESETS
     >>> from thunder_server.simulation.workload import recorded
@@ -83,6 +86,7 @@ class Simulator:
         *,
         policy: Policy,
         signals: Signals = Signals.EXPLICIT,
+        at_a_time: int | None = None,
         check: bool = False,
     ) -> None:
         self.timeline = Timeline()
@@ -103,9 +107,9 @@ class Simulator:
         self._replicas: dict[str, Replica] = {}
         for number in range(machines.replicas):
             self._add_replica(f"replica-{number}")
-        for start in starts:
-            agent = Agent(self, start.session, group=start.group, done=self._root_done)
-            self.timeline.at(start.at, agent.start)
+        self._to_come = iter(starts)
+        for start in islice(self._to_come, at_a_time):
+            self._enter(start)
 
     def run(self) -> Outcome:
         """Until the last program has ended."""
@@ -249,8 +253,15 @@ class Simulator:
         self.outcome.contexts.put(program_id, 0, program.ended)
         self._forget_context(program_id)
 
+    def _enter(self, start: Start) -> None:
+        agent = Agent(self, start.session, group=start.group, done=self._root_done)
+        self.timeline.at(start.at, agent.start)
+
     def _root_done(self, _: float) -> None:
         self._left -= 1
+        following = next(self._to_come, None)
+        if following is not None:
+            self._enter(following)
 
     # --- the account of memory
 

@@ -51,10 +51,17 @@ class Study:
     machines: Machines
     signals: Signals
     seed: int
+    at_a_time: int | None = None
 
     def run(self, name: str, policy: Policy) -> Result:
         """Simulate one policy, under the name that its row goes by."""
-        outcome = Simulator(self.workload.starts, self.machines, policy=policy, signals=self.signals).run()
+        outcome = Simulator(
+            self.workload.starts,
+            self.machines,
+            policy=policy,
+            signals=self.signals,
+            at_a_time=self.at_a_time,
+        ).run()
         setting = {
             "policy": name,
             "signals": self.signals.value,
