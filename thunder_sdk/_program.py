@@ -11,7 +11,7 @@ from typing import Any, Self, overload
 from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
-from thunder_sdk import _config, _context, _process, _tracing
+from thunder_sdk import _config, _context, _process, _tracing, wire
 from thunder_sdk._acting import Acting
 from thunder_sdk._atomic import Once
 from thunder_sdk._decorate import F, decorate
@@ -96,6 +96,20 @@ class Program:
             return {}
         self._life.calling()
         return headers_of(self._life.identity, config.dialects)
+
+    def headers_to(self, url: str) -> dict[str, str]:
+        """The headers of a call to `url` if that may see them: the configured server, a ``tag_hosts`` entry.
+
+        {} for everybody else's. With ``traceparent`` where there is a span. For clients that take no
+        transport of ours, asked anew for every call.
+        """
+        if not _process.here().config.tags(*_config.address(url)):
+            return {}
+        headers = self.headers()
+        parent = _tracing.traceparent(self.span)
+        if headers and parent is not None:
+            headers[wire.TRACEPARENT] = parent
+        return headers
 
     def extra_body(self) -> dict[str, object]:
         """The same for dialects that look into bodies: ``create(…, extra_body=p.extra_body())``."""

@@ -198,6 +198,7 @@ class ProgramFields(TypedDict, total=False):
     lease_s: float
     max_wait_s: float
     environment: dict[str, object]
+    age_s: float  # how long ago it began: reports travel in the background
 
 
 class _Event(TypedDict):
@@ -284,6 +285,7 @@ PROGRAM_LABEL: Final = "thunder.program"  # of Docker objects; its value is a pr
 class Work(StrEnum):
     """What a task asks for."""
 
+    OBSERVE = "observe"  # look at what was just declared: its id, and whether the program can have brought it
     RECLAIM = "reclaim"  # remove one resource, if it is the program's
     PREPARE = "prepare"  # make a program's environment
     ABANDON = "abandon"  # stop preparing; the preparation answers
@@ -308,6 +310,7 @@ class Claim(TypedDict):
     program_id: str
     opened_at: float
     ended_at: float
+    next_opened_at: NotRequired[float]  # of its next generation: what is younger is that one's
 
 
 class Task(TypedDict):
@@ -325,9 +328,11 @@ class Task(TypedDict):
     attempt: int
     program_id: str
     generation: int
-    kind: NotRequired[str]  # reclaim, measure
-    ref: NotRequired[str]  # reclaim, measure; hibernate, wake: the container
-    claims: NotRequired[list[Claim]]  # reclaim
+    kind: NotRequired[str]  # observe, reclaim, measure
+    ref: NotRequired[str]  # likewise; hibernate, wake: the container
+    claims: NotRequired[list[Claim]]  # observe, reclaim
+    pin: NotRequired[str]  # reclaim: what observing said
+    brought: NotRequired[bool]  # likewise
     name: NotRequired[str]  # prepare: what to call the container
     environment: NotRequired[dict[str, object]]  # prepare
 
@@ -349,6 +354,8 @@ class TaskResult(TypedDict):
     end: str
     error: NotRequired[str | None]
     retryable: NotRequired[bool]
+    pin: NotRequired[str]  # observe: the id of what the name stands for now
+    brought: NotRequired[bool]  # observe: whether the program can have brought it
     container_id: NotRequired[str]  # prepare
     seconds: NotRequired[float]  # prepare
     objects: NotRequired[list[FoundObject]]  # survey

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
-EngineName = Literal["vllm", "openai"]
-ENGINES: Final[tuple[EngineName, ...]] = ("vllm", "openai")
-ENGINES_TO_COME: Final = frozenset({"sglang"})
-PRIORITY_SIGN: Final[Mapping[EngineName, int]] = {"vllm": -1}
+EngineName = Literal["vllm", "sglang", "openai"]
+ENGINES: Final[tuple[EngineName, ...]] = get_args(EngineName)
+PRIORITY_SIGN: Final[Mapping[EngineName, int]] = {"vllm": -1, "sglang": 1}
 """Which way engines count that read a ``priority`` in the body: vLLM serves the lower number earlier."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -51,8 +50,7 @@ def normal_url(url: str) -> str:
 
 def _known_engine(engine: object) -> object:
     if isinstance(engine, str) and engine not in ENGINES:
-        state = "not supported yet" if engine in ENGINES_TO_COME else "unknown"
-        raise ValueError(f"engine {engine!r} is {state}; there are {', '.join(ENGINES)}")
+        raise ValueError(f"engine {engine!r} is unknown; there are {', '.join(ENGINES)}")
     return engine
 
 

@@ -83,6 +83,13 @@ class DrainBody(_Body):
     timeout_s: DurationOrZero | None = None
 
 
+class WeightSyncBody(_Body):
+    """``POST /weight_sync/begin``: how long to wait for running calls, and when to give up on the end."""
+
+    timeout_s: DurationOrZero = 60.0
+    watchdog_s: Duration = 300.0
+
+
 class ReleaseBody(_Body):
     """``POST /programs/release``, ThunderAgent's way to say that a program is over."""
 

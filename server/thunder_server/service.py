@@ -21,6 +21,7 @@ from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
 from thunder_server.runtime import Runtime
 from thunder_server.settings import Settings
+from thunder_server.weight_sync import WeightSync
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ def make_faces(runtime: Runtime, settings: Settings) -> list[Face]:
         Observation(runtime, keys, settings.policy, open_metrics=settings.open_metrics),
         Control(runtime, keys, max_body=settings.max_body),
         Compat(runtime, keys, settings.policy, max_body=settings.max_body),
+        WeightSync(runtime, keys, max_body=settings.max_body),
         Proxy(
             runtime,
             keys,

@@ -28,14 +28,24 @@ _DECISIONS: Final[dict[type[d.Decision], str]] = {
     d.Pause: "program.paused",
     d.Restore: "program.restored",
     d.Terminate: "program.terminated",
+    d.Held: "dispatch.held",
+    d.Resumed: "dispatch.resumed",
     d.Forget: "program.forgotten",
     d.Dispatch: "call.dispatched",
     d.Refuse: "call.refused",
     d.Cancel: "call.cancelled",
 }
+# What clients report, told as it comes: a report that is sent again is told again.
+_REPORTS: Final[dict[type[e.Event], str]] = {
+    e.ActingStarted: "acting.started",
+    e.ActingFinished: "acting.finished",
+    e.ResourceDeclared: "resource.declared",
+    e.ResourceReleased: "resource.released",
+}
 # Decisions and events speak of many things in the core's terms; readers want few of them, under their names.
 _RENAMED: Final = {"backend_id": "backend", "refusal": "code"}
 _ARRIVAL: Final = ("call_id", "path", "model", "parent_id", "group")
+_UNTOLD: Final = ("at", "client_at", "emitter", "seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +81,8 @@ class Entry:
 
 
 def _names(subject: d.Decision | e.Event | None) -> tuple[str, ...]:
-    return () if subject is None else tuple(field.name for field in fields(subject) if field.name != "at")
+    told = () if subject is None else fields(subject)
+    return tuple(field.name for field in told if field.name not in _UNTOLD)
 
 
 class Stream:
@@ -128,6 +139,8 @@ class Stream:
             case e.BackendRemoved(backend_id=backend_id):
                 self._healthy.pop(backend_id, None)
                 self._append(event.at, "backend.removed", None, event)
+            case e.ClientEvent(program_id=program_id) if type(event) in _REPORTS:
+                self._append(event.at, _REPORTS[type(event)], program_id, event)
             case _:
                 pass  # what the core makes of it is told by its decisions
 

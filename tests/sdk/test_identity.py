@@ -72,3 +72,11 @@ def test_a_name_is_never_in_a_header():
         p = thunder.program("naïve name ✨\r\nX: y")
         assert not [value for value in p.headers().values() if "name" in value]
         assert p.serialize().isascii()
+
+
+def test_headers_to_a_url_go_where_calls_may_be_seen():
+    with use_sdk("http://gpu:8300/pool", tag_hosts=["other"]), thunder.program(program_id="x") as p:
+        for url in ("http://gpu:8300", "http://gpu:8300/pool/v1/chat/completions", "https://other/v1"):
+            assert p.headers_to(url) == {"X-Thunder-Program-Id": "x", "X-Session-ID": "x"}
+        for url in ("http://gpu:8301/v1", "https://gpu:8300/v1", "https://api.openai.com/v1", "", "nonsense"):
+            assert p.headers_to(url) == {}

@@ -189,3 +189,9 @@ def test_disabled_makes_none(spans):
     with use_sdk(disabled=True), thunder.program(), thunder.acting("bash"):
         pass
     assert spans() == {}
+
+
+def test_headers_to_a_url_follow_the_trace(server):
+    with thunder.program() as p:
+        assert p.headers_to(server.url) == {**p.headers(), "traceparent": _tracing.traceparent(p.span)}
+    assert p.headers_to(server.url) == {}

@@ -9,11 +9,12 @@ import pytest
 from tests.simulation.sessions import machines
 from thunder_server.core import make_policy
 from thunder_server.simulation.generated import GENERATORS, LARGEST_CONTEXT
+from thunder_server.simulation.jsonlines import TraceError
 from thunder_server.simulation.replay import Signals
 from thunder_server.simulation.simulator import Machines
-from thunder_server.simulation.study import Cut, Study, from_traces, generate, packaged
+from thunder_server.simulation.study import Cut, Study, from_files, generate, packaged
 from thunder_server.simulation.time_model import PRESETS
-from thunder_server.simulation.workload import Gap, TraceError
+from thunder_server.simulation.workload import Gap
 
 LARGE = Machines(preset=PRESETS["h100-qwen30b"], replicas=2, kv_tokens=1_700_000)
 SMALL = Machines(preset=PRESETS["cpu-small"], replicas=2, kv_tokens=16_384)
@@ -118,7 +119,7 @@ def trace(path, *ids_, requests=None):
 
 def test_traces_are_replayed_as_they_are(tmp_path):
     files = [trace(tmp_path / "a.jsonl", "s", "t"), trace(tmp_path / "b.jsonl", "s")]
-    workload = from_traces(files, None, 0, Cut())
+    workload = from_files(files, None, 0, Cut())
     assert workload.name == "a.jsonl+b.jsonl"
     assert len({start.session.id for start in workload.starts}) == 3
     assert [turn.gap_s for turn in workload.starts[0].session.turns] == [0.0, 300.0]
@@ -127,7 +128,7 @@ def test_traces_are_replayed_as_they_are(tmp_path):
     )
     assert result.row["makespan_s"] > 300
     assert (result.row["programs"], result.details["calls"]) == (3, 6)
-    assert len(from_traces(files, 7, 0, Cut(turns=1)).starts) == 7
+    assert len(from_files(files, 7, 0, Cut(turns=1)).starts) == 7
 
 
 def test_what_a_trace_lacks_is_said(tmp_path):
@@ -136,7 +137,7 @@ def test_what_a_trace_lacks_is_said(tmp_path):
         "s",
         requests=[{"t": 0, "in": 10, "out": 5, "hash_ids": []}, {"t": 1, "in": 0, "out": 5, "hash_ids": []}],
     )
-    assert from_traces([odd], None, 0, Cut()).notes == ("left out: 1 × turn without a prompt",)
+    assert from_files([odd], None, 0, Cut()).notes == ("left out: 1 × turn without a prompt",)
     (tmp_path / "bad.jsonl").write_text('{"id": "s", "requests": [{"in": -1, "out": 1, "hash_ids": []}]}\n')
     with pytest.raises(TraceError, match=r"bad.jsonl, line 1, request 0: 'in' is negative"):
-        from_traces([tmp_path / "bad.jsonl"], None, 0, Cut())
+        from_files([tmp_path / "bad.jsonl"], None, 0, Cut())

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from thunder_server.simulation.workload import Gap, Session, Skipped, Trace, TraceError, load, recorded
+from thunder_server.simulation.jsonlines import TraceError
+from thunder_server.simulation.workload import Gap, Session, Skipped, Trace, load, recorded
 
 
 def request(**fields: Any) -> dict[str, Any]:
@@ -153,6 +154,12 @@ class TestBrokenFiles:
             (session(request(), request(think_time=-1)), "request 1: 'think_time' is negative (-1)"),
             (session(request(t=5), request(t=4)), "request 1: 't' goes back in time (4.0 after 5.0)"),
             (session(request(hash_ids=None)), "'hash_ids' is missing (or, in its place, 'shared')"),
+            (session(request(t=float("inf"))), "'t' is too large (inf)"),
+            (session(request(t=10**400)), "'t' is too large (1000000"),
+            (session(request(**{"in": 10**13})), "'in' is too large (10000000000000)"),
+            (session(request(), block_size=0), "'block_size' must be at least 1"),
+            (session(request(), models=[7]), "'models' must be names, not 7"),
+            (session(request(), models="m"), "'models' must be a list, not str"),
             (session(request(hash_ids=7)), "'hash_ids' must be a list, not int"),
             (session(request(shared=10)), "'shared' is 10, more than"),
             (session(7), "line 2, request 0: must be a JSON object, not int"),
@@ -178,7 +185,9 @@ class TestBrokenFiles:
         [
             (b'{"id": ', "line 1: is not JSON"),
             (b"[" * 100_000, "line 1: is not JSON"),
+            (b'{"id": "a", "requests": [{"in": 1%s}]}' % (b"0" * 5000), "line 1: is not JSON: Exceeds"),
             (b"", "holds no session"),
+            (b"\n \r\n", "holds no session"),
             (b"\xff\xfe\x00", "is not UTF-8 text"),
             (gzip.compress(b"{}", mtime=0)[:15], "cannot be read"),
             (b"\x1f\x8bnonsense, for sure", "cannot be read"),
@@ -194,3 +203,15 @@ class TestBrokenFiles:
     def test_must_exist(self, tmp_path: Path) -> None:
         with pytest.raises(TraceError, match="no-such: cannot be read: No such file"):
             load(tmp_path / "no-such")
+
+    def test_windows_line_ends_and_a_byte_order_mark_are_no_harm(self, tmp_path: Path) -> None:
+        path = tmp_path / "windows.jsonl"
+        lines = [json.dumps(session(request(), id=name)) for name in ("a", "b")]
+        path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, ""]).encode())
+        assert [one.id for one in load(path).sessions] == ["a", "b"]
+
+    def test_says_what_was_left_out_when_nothing_is_left(self, read: Any) -> None:
+        with pytest.raises(
+            TraceError, match=r"holds no session .*left out: 1 × session without turns, 1 × turn"
+        ):
+            read(session(request(out=0)))

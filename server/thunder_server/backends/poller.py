@@ -18,13 +18,14 @@ import aiohttp
 from thunder_server.backend_spec import BackendSpec
 from thunder_server.backends.openai import OpenAIEngine
 from thunder_server.backends.reading import Answer, Engine, Load, Model
+from thunder_server.backends.sglang import SglangEngine
 from thunder_server.backends.vllm import VllmEngine
 from thunder_server.core.events import BackendReported
 
 log = logging.getLogger(__name__)
 
 ENGINES: Final[Mapping[str, Callable[[], Engine]]] = MappingProxyType(
-    {"vllm": VllmEngine, "openai": OpenAIEngine}
+    {"vllm": VllmEngine, "sglang": SglangEngine, "openai": OpenAIEngine}
 )
 
 _ANSWER_S: Final = 2.0  # an engine under load still tells in this time that it lives

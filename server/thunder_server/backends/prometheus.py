@@ -8,8 +8,9 @@ garbage has no samples.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ _VALUE: Final = re.compile(
 )
 _ESCAPE: Final = re.compile(r"\\(.)")
 _ESCAPES: Final = {"n": "\n"}
+_LARGEST: Final = 1e18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,23 @@ def parse(text: str, wanted: frozenset[str]) -> dict[str, list[Sample]]:
         if sample is not None:
             samples.setdefault(name[1], []).append(sample)
     return samples
+
+
+def total(samples: Sequence[Sample]) -> float | None:
+    """Their sum; ``None`` if there are none, or one of them is no count.
+
+    >>> total([Sample({}, 1.0), Sample({}, 2.0)]), total([])
+    (3.0, None)
+    """
+    finite = all(math.isfinite(sample.value) for sample in samples)
+    value = math.fsum(sample.value for sample in samples) if finite else -1.0
+    return value if samples and 0.0 <= value < _LARGEST else None
+
+
+def whole(samples: Sequence[Sample]) -> int | None:
+    """Their sum, as a number of things."""
+    value = total(samples)
+    return None if value is None else int(value)
 
 
 def _sample(line: str, position: int) -> Sample | None:

@@ -6,11 +6,10 @@ their sum. Block 0 of each engine's KV cache is a placeholder that never holds t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
-from thunder_server.backends.prometheus import Sample, parse
+from thunder_server.backends.prometheus import Sample, parse, total, whole
 from thunder_server.backends.reading import Get, Load
 
 CACHE_CONFIG: Final = "vllm:cache_config_info"
@@ -56,10 +55,10 @@ def read_metrics(page: str) -> Load | None:
     return Load(
         capacity_tokens=capacity,
         used_tokens=_used(samples.get(CACHE_CONFIG, ()), _first(samples, _USAGE)),
-        running=_whole(_first(samples, _RUNNING)),
-        waiting=_whole(_first(samples, _WAITING)),
-        prefix_hits=_total(_first(samples, _HITS)),
-        prefix_queries=_total(_first(samples, _QUERIES)),
+        running=whole(_first(samples, _RUNNING)),
+        waiting=whole(_first(samples, _WAITING)),
+        prefix_hits=total(_first(samples, _HITS)),
+        prefix_queries=total(_first(samples, _QUERIES)),
     )
 
 
@@ -88,14 +87,3 @@ def _used(configs: Sequence[Sample], usages: Sequence[Sample]) -> int | None:
             return None
         used += capacity * share
     return round(used) if configs else None
-
-
-def _total(samples: Sequence[Sample]) -> float | None:
-    total = math.fsum(sample.value for sample in samples if math.isfinite(sample.value))
-    finite = all(math.isfinite(sample.value) for sample in samples)
-    return total if samples and finite and 0.0 <= total < 1e18 else None
-
-
-def _whole(samples: Sequence[Sample]) -> int | None:
-    total = _total(samples)
-    return None if total is None else int(total)

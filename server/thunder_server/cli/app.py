@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typer
 
-from thunder_server.cli import backends, demo, doctor, emulate, programs, serve, simulate, top, why
+from thunder_server.cli import analyze, backends, demo, doctor, emulate, programs, serve, simulate, top, why
 
 app = typer.Typer(
     name="thunder",
@@ -29,7 +29,7 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
-for command in (demo, serve, emulate, simulate, top, programs, backends, why, doctor):
+for command in (demo, serve, emulate, simulate, analyze, top, programs, backends, why, doctor):
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)

@@ -55,7 +55,7 @@ def list_backends(
 @backends.command("add", epilog="Example: thunder backends add http://gpu2:8000 --weight 2")
 def add_backend(
     url: Annotated[str, typer.Argument(metavar="URL", help="Root of the engine.", show_default=False)],
-    engine: Annotated[str, typer.Option(metavar="vllm|openai", help="What serves there.")] = "vllm",
+    engine: Annotated[str, typer.Option(metavar="vllm|sglang|openai", help="What serves there.")] = "vllm",
     weight: Annotated[float, typer.Option(min=0.000001, help="Its share of programs beside others'.")] = 1.0,
     capacity_tokens: Annotated[
         int | None, typer.Option(min=1, help="KV cache, if not what the engine says.", show_default=False)

@@ -34,7 +34,9 @@ def serve(
     backend: Annotated[
         list[str] | None, _option("URL…", "Engines to serve with; several, or repeated.")
     ] = None,
-    engine: Annotated[str | None, _option("vllm|openai", "What serves at the backends.", "vllm")] = None,
+    engine: Annotated[
+        str | None, _option("vllm|sglang|openai", "What serves at the backends.", "vllm")
+    ] = None,
     capacity_tokens: Annotated[
         str | None, _option("N", "KV cache of each backend, where the engine itself does not say.")
     ] = None,

@@ -189,8 +189,8 @@ def _workload(
     traces: Sequence[Path], name: str | None, programs: int | None, seed: int, cut: object, machines: Machines
 ) -> Workload:
     from thunder_server.simulation.generated import GENERATORS
-    from thunder_server.simulation.study import Cut, from_traces, generate, packaged
-    from thunder_server.simulation.workload import TraceError
+    from thunder_server.simulation.jsonlines import TraceError
+    from thunder_server.simulation.study import Cut, from_files, generate, packaged
 
     assert isinstance(cut, Cut)
     if traces and name is not None:
@@ -199,7 +199,7 @@ def _workload(
         _wrong("--turns and --longest-gap cut recordings; seeded agents are made as they are")
     if traces:
         try:
-            return from_traces(traces, programs, seed, cut)
+            return from_files(traces, programs, seed, cut)
         except TraceError as unusable:
             typer.echo(f"thunder simulate: {unusable}", err=True)
             raise typer.Exit(1) from None

@@ -118,8 +118,12 @@ class Calls:
         w = self._w
         program, _ = w.calls[call.id]
         waited = w.now - call.arrived_at
-        somewhere = w.fleet.serving(call.request.model, call.tried)
-        what = "no backend has room" if somewhere else "no healthy backend can serve it"
+        if w.held_since is not None:
+            what = "the engines are getting new weights, and nothing is sent"
+        elif w.fleet.serving(call.request.model, call.tried):
+            what = "no backend has room"
+        else:
+            what = "no healthy backend can serve it"
         message = f"{what} after {waited:.1f} s of waiting; retry later, or raise the maximal wait"
         self.refuse(program, call, Refusal.ADMISSION_TIMEOUT, message, ADMISSION_RETRY_S)
 

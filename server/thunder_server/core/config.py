@@ -26,3 +26,5 @@ class SchedulerConfig:
     """How long a terminated program stays visible and its id known."""
     supersede_after_s: float = 60.0
     """From this age on, a first attempt gives way to an identical request that is no declared retry."""
+    hibernate_after_s: float | None = None
+    """How long a program is paused before its environment is too; ``None``: never."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from thunder_server.core.decisions import Refusal
 from thunder_server.core.events import CallEnd, Outcome
 from thunder_server.core.program import TokenTotals
+from thunder_server.core.resources import ResourceState
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,3 +30,8 @@ class Counters:
     moves: int = 0  # programs placed on another backend than the one before
     marks: int = 0
     ticks: int = 0  # of the policy
+    resources_ended: Counter[ResourceState] = field(default_factory=Counter)  # things, by what became of them
+    environments_prepared: int = 0
+    environments_failed: int = 0
+    prepared_hidden_s: float = 0.0  # of preparing, while nobody waited for it
+    prepared_exposed_s: float = 0.0  # while somebody did

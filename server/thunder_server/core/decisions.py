@@ -6,8 +6,10 @@ half ask for nothing: they say what has changed, for the event stream, the journ
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, TypedDict
 
 from thunder_server.core.events import Outcome
 
@@ -59,6 +61,93 @@ class Cancel(Decision):
     message: str
 
 
+# --- work on resources ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A program that declared a resource, and when it lived; ``next_opened_at``: its next generation."""
+
+    program_id: str
+    opened_at: float
+    ended_at: float
+    next_opened_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand(Decision):
+    """Base of what is done outside the server's own process, on some host. ``program_id`` and ``generation``
+    say on whose behalf."""
+
+    program_id: str
+    generation: int
+    host: str | None
+
+
+class Whose(TypedDict):
+    """The common part of errands."""
+
+    program_id: str
+    generation: int
+    host: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observe(Errand):
+    """See what a declared name stands for (answered by ``ResourceObserved``, or not at all)."""
+
+    kind: str
+    ref: str
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaim(Errand):
+    """Remove a resource, if it is one of the claimants' (answered by ``ReclaimEnded``)."""
+
+    kind: str
+    ref: str
+    claims: tuple[Claim, ...]
+    attempt: int
+    pin: str | None = None
+    brought: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey(Errand):
+    """List everything that carries a program's label (answered by ``Surveyed``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareEnvironment(Errand):
+    """Make the container ``name`` (answered by ``EnvironmentPrepared`` or ``EnvironmentFailed``)."""
+
+    name: str
+    spec: Mapping[str, Any]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonEnvironment(Errand):
+    """Stop preparing it; the preparation is answered then."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hibernate(Errand):
+    """Pause its container (answered by ``EnvironmentHibernated``, or ``EnvironmentWoken`` if it cannot)."""
+
+    container_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake(Errand):
+    """Unpause its container (answered by ``EnvironmentWoken`` or ``EnvironmentFailed``)."""
+
+    container_id: str
+
+
 # --- told, not asked -----------------------------------------------------------------------------------
 
 
@@ -108,6 +197,47 @@ class Restore(Decision):
     context_tokens: int
     paused_s: float
     moved: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceChanged(Decision):
+    """A resource of a program is in another state now."""
+
+    program_id: str
+    generation: int
+    kind: str
+    ref: str
+    host: str | None
+    keep: bool
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentChanged(Decision):
+    """A program's environment is in another state now."""
+
+    program_id: str
+    generation: int
+    state: str
+    container_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Decision):
+    """Nothing is dispatched any longer, until `Resumed`; ``running`` calls are still under way."""
+
+    running: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Decision):
+    """Calls are dispatched again."""
+
+    held_s: float
     reason: str
 
 

@@ -47,10 +47,23 @@ class ProgramOpened(Event):
 
     After termination it opens the next generation. ``fields`` holds only what the client gave, under the
     wire names: ``name parent_id group priority tags metadata expected_context_tokens lease_s max_wait_s``.
+    ``environment`` is what its sandbox should look like, taken when the program has none yet. ``age_s`` is
+    how long ago it began at the client, whose reports travel in the background.
     """
 
     program_id: str
     fields: Mapping[str, object] = field(default_factory=dict)
+    environment: EnvironmentWanted | None = None
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentWanted:
+    """A sandbox: where, from which image, and everything else that only whoever prepares it understands."""
+
+    image: str
+    host: str | None = None
+    spec: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +227,22 @@ class BackendRemoved(Event):
     """Gone at once; its running calls are cut (the runtime reports each as ``BACKEND_FAILED``)."""
 
     backend_id: str
+
+
+# --- weights -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSyncBegan(Event):
+    """The engines are about to get new weights: nothing is dispatched until it is over. Again while it goes
+    on, it only starts the watchdog anew, which ends it after ``watchdog_s``."""
+
+    watchdog_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSyncEnded(Event):
+    """The engines have their new weights, with which no KV from before can be used."""
 
 
 # --- time ----------------------------------------------------------------------------------------------

@@ -48,10 +48,12 @@ def _check_program(w: World, p: Program) -> None:
         assert p.running, f"{who} is marked and has nothing running"
     if p.state is State.QUEUED:
         assert not p.running, f"{who} is paused and has calls running"
+    if p.held:
+        assert p.state is State.QUEUED, f"{who} is {p.state.value} and held up by its environment"
     if p.state is State.UNPLACED:
         assert p.running or not p.waiting, f"{who} waits outside the queue"
     homeless = p.state is State.QUEUED or (p.state is State.UNPLACED and p.waiting > 0)
-    seat = w.policy.seat(p) if homeless else None
+    seat = w.policy.seat(p) if homeless and not p.held else None
     assert w.queue.seat(p) == seat, f"{who}: {p.state.value}, sits at {w.queue.seat(p)}, not at {seat}"
 
 

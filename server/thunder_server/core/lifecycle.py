@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, assert_never
 
 from thunder_server.core.calls import Calls
 from thunder_server.core.decisions import Forget, Opened, PhaseChanged, Terminate
+from thunder_server.core.environments import Environments
 from thunder_server.core.events import (
     ActingFinished,
     ActingStarted,
@@ -19,8 +20,12 @@ from thunder_server.core.events import (
     ResourceDeclared,
     ResourceReleased,
 )
+from thunder_server.core.ledger import Ledger
+from thunder_server.core.orphans import Orphans
 from thunder_server.core.placement import Placement
 from thunder_server.core.program import ACTING_BLOCKS, Acting, Phase, Program, State
+from thunder_server.core.resource_events import ProgramRecovered
+from thunder_server.core.resources import ThingKey
 from thunder_server.core.world import Due, World
 
 REASONS = {
@@ -41,17 +46,48 @@ MERGED = frozenset({"name", "parent_id", "group", "priority", "tags", "metadata"
 class Lifecycle:
     """Opens, renews, closes and forgets programs."""
 
-    def __init__(self, world: World, placement: Placement, calls: Calls) -> None:
+    def __init__(
+        self,
+        world: World,
+        placement: Placement,
+        calls: Calls,
+        ledger: Ledger,
+        environments: Environments,
+        orphans: Orphans,
+    ) -> None:
         self._w = world
         self._placement = placement
         self._calls = calls
+        self._ledger = ledger
+        self._environments = environments
+        self._orphans = orphans
+
+    def happened(self, event: ClientEvent | ProgramOpened | ProgramClosed | ProgramRecovered) -> None:
+        """Clients have spoken, or an earlier run of the server has left word of them."""
+        match event:
+            case ClientEvent():
+                self.reported(event)
+            case ProgramOpened():
+                self.opened(event)
+            case ProgramClosed():
+                self.closed(event)
+            case ProgramRecovered():
+                self.recovered(event)
+            case _:
+                assert_never(event)
 
     # --- opening
 
     def opened(self, event: ProgramOpened) -> None:
         """A ``PUT``."""
-        program = self._open(event.program_id) or self._new(event.program_id, self._w.config.default_lease_s)
+        began_at = self._w.now - event.age_s
+        program = self._open(event.program_id)
+        if program is None:
+            program = self._new(event.program_id, self._w.config.default_lease_s, began_at=began_at)
+        program.began_at = min(program.began_at, began_at)
         self._merge(program, event.fields)
+        if event.environment is not None:
+            self._environments.wanted(program, event.environment)
 
     def for_call(self, event: CallArrived) -> Program:
         """The program that a call belongs to, opened by it if need be."""
@@ -68,13 +104,44 @@ class Lifecycle:
         program = self._w.programs.get(program_id)
         return None if program is None or _is_over(program) else program
 
-    def _new(self, program_id: str, lease_s: float, *, anonymous: bool = False) -> Program:
+    def recovered(self, event: ProgramRecovered) -> None:
+        """An earlier run of the server knew it. One that is known again already is left as it is."""
+        w = self._w
+        if event.program_id in w.programs:
+            return
+        program = self._new(
+            event.program_id,
+            w.config.default_lease_s,
+            generation=event.generation,
+            began_at=event.opened_at,
+        )
+        program.opened_at = event.opened_at
+        self._merge(program, event.fields)
+        if event.ended_at is not None:
+            program.ended_at = event.ended_at
+            self._ledger.recover(program, event)
+            self._drop(program, Outcome.LEASE_EXPIRED)
+            return
+        self._ledger.recover(program, event)
+        if event.environment is not None:
+            self._environments.recovered(program, event.environment, event.container_id)
+
+    def _new(
+        self,
+        program_id: str,
+        lease_s: float,
+        *,
+        anonymous: bool = False,
+        generation: int | None = None,
+        began_at: float | None = None,
+    ) -> Program:
         w = self._w
         before = w.programs.get(program_id)
         program = Program(
             id=program_id,
-            generation=before.generation + 1 if before else 1,
+            generation=generation or (before.generation + 1 if before else 1),
             opened_at=w.now,
+            began_at=w.now if began_at is None else began_at,
             acting_since=w.now,
             lease_s=lease_s,
             anonymous=anonymous,
@@ -82,6 +149,7 @@ class Lifecycle:
         )
         w.programs[program_id] = program
         w.live[program] = None
+        self._ledger.opened(program)
         w.deadlines.clear((Due.FORGET, program_id))
         w.counters.programs_opened += 1
         w.tell(program, Opened(program_id=program_id, generation=program.generation), "opened")
@@ -105,6 +173,7 @@ class Lifecycle:
         w = self._w
         known = w.programs.get(event.program_id)
         if known is not None and _is_over(known):
+            self._reported_late(known, event)
             return
         program = known or self._new(event.program_id, w.config.auto_lease_s)
         if event.seq <= program.seqs.get(event.emitter, -1):
@@ -117,14 +186,26 @@ class Lifecycle:
             case ActingFinished():
                 if program.acting.pop(event.call_id, None) is not None:
                     program.tool_finished_at = w.now
-            case ResourceDeclared():
-                program.resources.declare(event)
-            case ResourceReleased():
-                program.resources.release(event)
+            case ResourceDeclared() | ResourceReleased():
+                self._holds(program, event)
             case HeartbeatReceived():
                 pass
             case _:
                 raise TypeError(f"{type(event).__name__} is none of the events that clients report")
+
+    def _holds(self, program: Program, event: ResourceDeclared | ResourceReleased) -> None:
+        key = ThingKey(event.kind, event.ref, event.host)
+        if isinstance(event, ResourceDeclared):
+            self._ledger.declare(program, key, keep=event.keep)
+        else:
+            self._ledger.release(program, key)
+
+    def _reported_late(self, program: Program, event: ClientEvent) -> None:
+        """The program is over, and of all that comes only what it holds matters: that is to go as well."""
+        fresh = event.seq > program.seqs.get(event.emitter, -1)
+        if fresh and isinstance(event, ResourceDeclared | ResourceReleased):
+            program.seqs[event.emitter] = event.seq
+            self._holds(program, event)
 
     def _acting_started(self, program: Program, event: ActingStarted) -> None:
         w = self._w
@@ -165,7 +246,7 @@ class Lifecycle:
 
     def forgotten(self, program_id: str) -> None:
         """Nothing is kept of an id that ended long ago."""
-        del self._w.programs[program_id]
+        self._ledger.holdings.forget(self._w.programs.pop(program_id))
         self._w.out.append(Forget(program_id=program_id))
 
     # --- consequences
@@ -187,6 +268,7 @@ class Lifecycle:
             changed = PhaseChanged(program_id=program.id, generation=program.generation, phase=phase.value)
             w.out.append(changed)
         self._placement.charge(program)
+        self._environments.settle(program)
         if program.ending is not None and not program.calls:
             self._terminate(program, program.ending)
             return
@@ -201,6 +283,7 @@ class Lifecycle:
     def _terminate(self, program: Program, outcome: Outcome) -> None:
         w = self._w
         program.outcome = outcome
+        program.ended_at = w.now if program.ended_at is None else program.ended_at
         program.acting.clear()
         program.tool_finished_at = None
         w.deadlines.clear((Due.LEASE, program))
@@ -212,6 +295,9 @@ class Lifecycle:
             program_id=program.id, generation=program.generation, outcome=outcome, reason=reason
         )
         w.tell(program, terminate, reason)
+        self._environments.ended(program)
+        self._ledger.ended(program)
+        self._orphans.ended(program)
         program.previous = None
         if w.programs.get(program.id) is not program:
             return

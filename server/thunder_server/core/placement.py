@@ -7,6 +7,7 @@ from typing import assert_never
 from thunder_server.core.backend import Backend, Charge
 from thunder_server.core.call import Call
 from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore
+from thunder_server.core.environments import Environments
 from thunder_server.core.policies import Evict, Place, Spare
 from thunder_server.core.program import Phase, Program, State, Step
 from thunder_server.core.world import World
@@ -15,8 +16,9 @@ from thunder_server.core.world import World
 class Placement:
     """Carries out what the policy wants, and keeps the backends' accounts."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, environments: Environments) -> None:
         self._w = world
+        self._environments = environments
 
     # --- accounts
 
@@ -50,7 +52,8 @@ class Placement:
         lost = program.state is State.UNPLACED and program.waiting > 0
         if lost:
             w.homeless[program] = None
-        seat = w.policy.seat(program) if lost or program.state is State.QUEUED else None
+        wants = (lost or program.state is State.QUEUED) and not program.held
+        seat = w.policy.seat(program) if wants else None
         if seat is None:
             w.queue.discard(program)
         else:
@@ -65,6 +68,8 @@ class Placement:
             if program.backend_id is not None and not self._may_go(call, w.fleet[program.backend_id]):
                 self.unplace(program, f"{program.backend_id} does not take this call")
             if program.state is not State.PLACED:
+                if w.held_since is not None:
+                    break
                 place = w.policy.at_once(w.fleet, program, call, w.now)
                 if place is None:
                     w.freed = True  # have the queue looked at
@@ -76,9 +81,19 @@ class Placement:
             self._dispatch(program, call)
         self.charge(program)
 
+    def look_again(self) -> None:
+        """What could be served, and where, has changed for everybody in the queue: rare."""
+        for program in self._w.queue:
+            self.seat(program)
+            if program.waiting and program.state is not State.PLACED:
+                self.serve(program)
+        self._w.freed = True
+
     def refill(self) -> None:
         """Give programs in the queue their chance."""
         w = self._w
+        if w.held_since is not None:
+            return
         for backend in w.fleet.values():
             if backend.marked and not w.policy.overfull(backend, w.now):
                 for program in list(backend.marked):
@@ -90,6 +105,8 @@ class Placement:
                 match intent:
                     case Evict(program, reason):
                         self.evict(program, reason)
+                    case Place(program) if not self._environments.may_restore(program):
+                        self.seat(program)
                     case Place(program, backend, reason):
                         self._place(program, backend, reason)
                         self.serve(program)
@@ -101,8 +118,12 @@ class Placement:
         homeless, self._w.homeless = self._w.homeless, {}
         for program in homeless:
             if program.state is State.UNPLACED and program.waiting and not program.running:
-                somewhere = self._w.fleet.open_to(program)
-                self.pause(program, "no backend has room" if somewhere else "no healthy backend")
+                self.pause(program, self._why_homeless(program))
+
+    def _why_homeless(self, program: Program) -> str:
+        if self._w.held_since is not None:
+            return "the engines are getting new weights"
+        return "no backend has room" if self._w.fleet.open_to(program) else "no healthy backend"
 
     # --- steps
 
@@ -120,6 +141,7 @@ class Placement:
         program.placed_at = w.now
         backend.programs[program] = None
         w.counters.moves += moved
+        self._environments.moved()
         if was_queued:
             w.counters.admitted += newcomer
             w.counters.restores += not newcomer
@@ -168,6 +190,7 @@ class Placement:
         )
         w.tell(program, pause, reason)
         self.charge(program)
+        self._environments.paused(program)
 
     def evict(self, program: Program, reason: str) -> None:
         """Pause the program now, or when its running calls end."""
@@ -218,6 +241,7 @@ class Placement:
         self._leave(program)
         program.take(Step.END)
         self.charge(program)
+        self._environments.moved()
         self._w.freed = True
 
     # --- parts of steps
@@ -234,6 +258,8 @@ class Placement:
             backend = self._w.fleet[backend_id]
             del backend.programs[program]
             backend.marked.pop(program, None)
+            charge = backend.charges.get(program)
+            self._w.flow.freed(charge.tokens if charge else 0, self._w.now)
             self._w.freed = True
         program.backend_id = None
         program.resident = 0

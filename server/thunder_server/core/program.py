@@ -18,8 +18,8 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from thunder_server.core.call import Call
+from thunder_server.core.environment import Environment
 from thunder_server.core.events import Outcome
-from thunder_server.core.resources import ResourceLedger
 
 STORY_LENGTH = 32
 """How many of the latest decisions about a program are kept for ``why``."""
@@ -151,6 +151,7 @@ class Program:
     generation: int
     opened_at: float
     lease_s: float
+    began_at: float = 0.0  # at the client, whose reports travel in the background
     anonymous: bool = False
     previous: Program | None = None  # the generation before, while its calls still run
 
@@ -170,6 +171,7 @@ class Program:
     story: deque[Chapter] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     ending: Outcome | None = None  # how it will have ended once its calls are through
     outcome: Outcome | None = None
+    ended_at: float | None = None
 
     backend_id: str | None = None
     last_backend_id: str | None = None
@@ -192,13 +194,18 @@ class Program:
 
     acting: dict[str, Acting] = field(default_factory=dict)
     tool_finished_at: float | None = None  # the latest since the last call
-    resources: ResourceLedger = field(default_factory=ResourceLedger)
+    environment: Environment | None = None
     seqs: dict[str, int] = field(default_factory=dict)  # the highest seen, by emitter
     charged: set[str] = field(default_factory=set)  # backends that have an account of it
 
     @property
     def status(self) -> Status:
         return self.state.status
+
+    @property
+    def held(self) -> bool:
+        """It could be restored, but for its environment."""
+        return self.environment is not None and self.environment.held_since is not None
 
     @property
     def waiting(self) -> int:

@@ -7,7 +7,6 @@ from typing import assert_never
 from thunder_server.core.backend import Backend, Report
 from thunder_server.core.events import BackendAdded, BackendDrained, BackendRemoved, BackendReported
 from thunder_server.core.placement import Placement
-from thunder_server.core.program import State
 from thunder_server.core.world import World
 
 BackendEvent = BackendAdded | BackendReported | BackendDrained | BackendRemoved
@@ -114,8 +113,4 @@ class Replicas:
                 # Refused everywhere that is left: what has come back since may be asked again.
                 if call.tried and not w.fleet.serving(model, call.tried):
                     call.tried.clear()
-        for program in w.queue:
-            self._placement.seat(program)
-            if program.waiting and program.state is not State.PLACED:
-                self._placement.serve(program)
-        w.freed = True
+        self._placement.look_again()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from thunder_server.core.backend import Backend
 from thunder_server.core.call import Call
@@ -17,6 +18,7 @@ from thunder_server.core.calls import Calls
 from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.counters import Counters
 from thunder_server.core.decisions import Decision
+from thunder_server.core.environments import Environments
 from thunder_server.core.events import (
     BackendAdded,
     BackendDrained,
@@ -31,14 +33,32 @@ from thunder_server.core.events import (
     ProgramClosed,
     ProgramOpened,
     Tick,
+    WeightSyncBegan,
+    WeightSyncEnded,
 )
 from thunder_server.core.invariants import check_invariants
+from thunder_server.core.ledger import Ledger
 from thunder_server.core.lifecycle import Lifecycle
+from thunder_server.core.orphans import Orphans
 from thunder_server.core.placement import Placement
 from thunder_server.core.policies import Policy
 from thunder_server.core.program import Program
 from thunder_server.core.replicas import Replicas
+from thunder_server.core.resource_events import (
+    EnvironmentAwaited,
+    EnvironmentEvent,
+    FailedRetried,
+    HostServed,
+    HostUnserved,
+    OrphansGiven,
+    ProgramRecovered,
+    ReclaimEnded,
+    ResourceObserved,
+    Surveyed,
+)
+from thunder_server.core.resources import Thing
 from thunder_server.core.views import Why, backend_view, program_view, why
+from thunder_server.core.weight_sync import WeightSync
 from thunder_server.core.world import Due, World
 
 
@@ -57,10 +77,17 @@ class Scheduler:
 
     def __init__(self, *, policy: Policy, config: SchedulerConfig | None = None) -> None:
         self._world = World(policy, config or SchedulerConfig())
-        self._placement = Placement(self._world)
+        self.ledger: Final = Ledger(self._world)
+        """Who holds what outside the GPU; to be read."""
+        self._environments = Environments(self._world, self.ledger)
+        self._orphans = Orphans(self._world, self.ledger)
+        self._placement = Placement(self._world, self._environments)
         self._calls = Calls(self._world, self._placement)
-        self._lifecycle = Lifecycle(self._world, self._placement, self._calls)
+        self._lifecycle = Lifecycle(
+            self._world, self._placement, self._calls, self.ledger, self._environments, self._orphans
+        )
         self._replicas = Replicas(self._world, self._placement)
+        self._weight_sync = WeightSync(self._world, self._placement)
 
     # --- events in, decisions out
 
@@ -92,16 +119,44 @@ class Scheduler:
                 self._calls.finished(event)
             case CallConnectFailed():
                 self._connect_failed(event)
-            case ClientEvent():
-                self._lifecycle.reported(event)
-            case ProgramOpened():
-                self._lifecycle.opened(event)
-            case ProgramClosed():
-                self._lifecycle.closed(event)
+            case ClientEvent() | ProgramOpened() | ProgramClosed() | ProgramRecovered():
+                self._lifecycle.happened(event)
             case BackendAdded() | BackendReported() | BackendDrained() | BackendRemoved():
                 self._replicas.happened(event)
+            case WeightSyncBegan():
+                self._weight_sync.began(event)
+            case WeightSyncEnded():
+                self._weight_sync.ended()
             case Tick():
                 pass
+            case _:
+                self._resource_happened(event)
+
+    def _resource_happened(self, event: Event) -> None:
+        match event:
+            case ReclaimEnded():
+                self.ledger.removal.ended(event)
+            case ResourceObserved():
+                self.ledger.removal.observed(event)
+            case FailedRetried():
+                self.ledger.removal.retry(event.program_id)
+            case Surveyed():
+                self._orphans.surveyed(event)
+            case OrphansGiven():
+                self._orphans.given(event)
+            case EnvironmentAwaited():
+                program = self._world.programs.get(event.program_id)
+                if program is not None:
+                    self._environments.awaited(program)
+            case EnvironmentEvent():
+                self._environments.happened(event)
+            case HostServed():
+                self.ledger.removal.served(event.host)
+                self._environments.served(event.host)
+            case HostUnserved():
+                self.ledger.removal.unserved(event.host)
+                self._environments.unserved(event.host)
+                self._orphans.unserved(event.host)
             case _:
                 raise TypeError(f"{type(event).__name__} is no event of the scheduler")
 
@@ -123,6 +178,16 @@ class Scheduler:
                 self._calls.unserved(what)
             case Due.FORGET, str():
                 self._lifecycle.forgotten(what)
+            case Due.RECLAIM, Thing():
+                self.ledger.removal.fell_due(what)
+            case Due.SURVEY, str() | None:
+                self._orphans.fell_due(what)
+            case Due.PREPARE, _:
+                self._environments.look()
+            case Due.HIBERNATE, Program():
+                self._environments.paused_for_long(what)
+            case Due.WATCHDOG, _:
+                self._weight_sync.overdue()
             case _:
                 self._placement.tick()
 
@@ -177,6 +242,16 @@ class Scheduler:
         return len(self._world.queue)
 
     @property
+    def held(self) -> bool:
+        """Whether nothing is dispatched because the engines are getting new weights."""
+        return self._world.held_since is not None
+
+    @property
+    def running_calls(self) -> int:
+        """How many calls were sent to a backend and are not over."""
+        return sum(backend.running for backend in self._world.fleet.values())
+
+    @property
     def waiting_calls(self) -> int:
         """How many calls wait."""
         return sum(len(calls) for calls in self._world.waiting.values())
@@ -192,7 +267,7 @@ class Scheduler:
 
     def view(self, program: Program, at: float) -> dict[str, object]:
         """The program object of the control plane; see ``views.program_view``."""
-        return program_view(self._world, program, at)
+        return program_view(self._world, self.ledger.holdings, program, at)
 
     def backend_view(self, backend: Backend) -> dict[str, object]:
         """The backend object of the control plane; see ``views.backend_view``."""

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from math import isinf
 
 from thunder_server.core.backend import Backend
+from thunder_server.core.environment import Environment, EnvironmentState
+from thunder_server.core.holdings import Holdings
 from thunder_server.core.program import Chapter, Program, State
+from thunder_server.core.resources import Holding, ResourceState
 from thunder_server.core.world import Due, World
 
 
@@ -23,7 +26,7 @@ class Why:
     decisions: list[Chapter]
 
 
-def program_view(w: World, program: Program, at: float) -> dict[str, object]:
+def program_view(w: World, holdings: Holdings, program: Program, at: float) -> dict[str, object]:
     """The program object of the control plane; ``opened_at`` on the monotonic clock."""
     waits = [at - call.arrived_at for call in program.waiting_calls()]
     unaccounted = [at - call.arrived_at - call.waited_s for call in program.waiting_calls()]
@@ -71,19 +74,58 @@ def program_view(w: World, program: Program, at: float) -> dict[str, object]:
             }
             for call_id, acting in program.acting.items()
         ],
-        "resources": [
-            {
-                "kind": resource.kind,
-                "ref": resource.ref,
-                "host": resource.host,
-                "keep": resource.keep,
-                "state": resource.state.value,
-            }
-            for resource in program.resources
-        ],
+        "resources": resources_view(holdings, program),
         "lease_s": program.lease_s,
         "lease_left_s": _lease_left(w, program, at),
         "opened_at": program.opened_at,
+    }
+
+
+def resources_view(holdings: Holdings, program: Program) -> list[dict[str, object]]:
+    """What a program holds. Its environment is one of them, also before there is anything to reclaim."""
+    environment = program.environment
+    shown = []
+    for holding in holdings.of(program):
+        state = holding.state.value
+        key = holding.thing.key
+        its_own = environment is not None and key.kind == "environment" and key.ref == environment.name
+        if environment is not None and its_own and holding.state is ResourceState.DECLARED:
+            state, environment = environment.state.value, None
+        shown.append(_resource(key.kind, key.ref, key.host, holding.keep, state))
+    if environment is not None and environment.state is EnvironmentState.WAITING:
+        host = environment.wanted.host
+        shown.append(_resource("environment", environment.name, host, False, environment.state.value))
+    return shown
+
+
+def _resource(kind: str, ref: str, host: str | None, keep: bool, state: str) -> dict[str, object]:
+    return {"kind": kind, "ref": ref, "host": host, "keep": keep, "state": state}
+
+
+def holding_view(holding: Holding) -> dict[str, object]:
+    """A line of the ledger; ``since`` on the monotonic clock."""
+    key, owner = holding.thing.key, holding.owner
+    return {
+        "program_id": owner.program_id,
+        "generation": owner.generation,
+        **_resource(key.kind, key.ref, key.host, holding.keep, holding.state.value),
+        "reason": holding.reason,
+        "attempts": holding.thing.attempts,
+        "since": holding.since,
+    }
+
+
+def environment_view(environment: Environment | None) -> dict[str, object]:
+    """Where a program's environment stands; ``state`` ``None``: it wants none."""
+    if environment is None:
+        return {"state": None, "reason": "this program was opened without an environment"}
+    return {
+        "state": environment.state.value,
+        "reason": environment.reason,
+        "image": environment.image,
+        "host": environment.wanted.host,
+        "container_id": environment.container_id,
+        "prepared_s": environment.prepared_s,
     }
 
 
@@ -133,6 +175,10 @@ def _waiting_for(w: World, program: Program, free: int | None) -> str | None:
         return "the end of " + ", ".join(acting.tool for acting in program.acting.values())
     if call is None:
         return "its next call"
+    if program.held and program.environment is not None:
+        return f"its environment ({program.environment.state.value}: {program.environment.reason})"
+    if w.held_since is not None:
+        return "the engines to get their new weights"
     if not w.fleet.open_to(program):
         model = call.request.model
         known = f" that serves {model!r}" if model and w.fleet.any_healthy() else ""

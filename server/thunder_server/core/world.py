@@ -10,6 +10,7 @@ from thunder_server.core.counters import Counters
 from thunder_server.core.deadlines import Deadlines
 from thunder_server.core.decisions import Decision
 from thunder_server.core.fleet import Fleet
+from thunder_server.core.flow import Flow
 from thunder_server.core.global_queue import GlobalQueue
 from thunder_server.core.policies import Policy
 from thunder_server.core.program import Chapter, Program
@@ -24,6 +25,11 @@ class Due(Enum):
     UNSERVED = auto()  # no backend has served a model for too long
     FORGET = auto()  # a terminated program need not be shown any longer
     TICK = auto()  # the policy's Δt is over
+    RECLAIM = auto()  # a thing is to be removed again, or given up
+    SURVEY = auto()  # a host is to be looked at for what nobody declared
+    PREPARE = auto()  # whose environments are to be prepared is to be looked at
+    HIBERNATE = auto()  # a program has been paused for long
+    WATCHDOG = auto()  # a weight sync has gone on for too long
 
 
 class World:
@@ -40,11 +46,13 @@ class World:
         self.deadlines = Deadlines[tuple[Due, object]]()
         self.sizer = Sizer()
         self.counters = Counters()
+        self.flow = Flow()
         self.programs: dict[str, Program] = {}  # the latest generation of each id
         self.live: dict[Program, None] = {}  # all that have not ended, closing older generations included
         self.calls: dict[str, tuple[Program, Call]] = {}  # live ones
         self.waiting: dict[str | None, dict[Call, None]] = {}  # waiting calls by model
         self.unhealthy_since: float | None = None  # since when no backend is healthy
+        self.held_since: float | None = None  # since when nothing is dispatched (see ``weight_sync``)
 
         self.touched: dict[Program, None] = {}
         self.homeless: dict[Program, None] = {}

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from thunder_server.core import Policy
 from thunder_server.simulation.generated import GENERATORS, LARGEST_CONTEXT, STAGGER_S
+from thunder_server.simulation.reading import read
 from thunder_server.simulation.replay import Signals
 from thunder_server.simulation.results import Outcome, details, outcome_row
 from thunder_server.simulation.simulator import Machines, Simulator, Start
-from thunder_server.simulation.workload import Session, load, recorded
+from thunder_server.simulation.traffic import Traffic
+from thunder_server.simulation.workload import Session, recorded
 
 RECORDED = "recorded"
 RECORDED_TURNS = 16
@@ -32,6 +35,18 @@ class Workload:
     name: str
     starts: tuple[Start, ...]
     notes: tuple[str, ...] = ()
+
+    def noting(self, note: str) -> Workload:
+        return replace(self, notes=(*self.notes, note))
+
+    def first_calls(self, most: int) -> Workload:
+        """So many of the programs as have ``most`` calls together, and a note if those are not all."""
+        calls = list(accumulate(start.session.calls for start in self.starts))
+        kept = max(1, bisect(calls, most))
+        if kept >= len(self.starts):
+            return self
+        note = f"replayed: the first {kept:,} programs, which have {calls[kept - 1]:,} of {calls[-1]:,} calls"
+        return replace(self, starts=self.starts[:kept]).noting(note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,20 +98,25 @@ class Result:
     details: dict[str, Any]
 
 
-def from_traces(paths: Sequence[Path], programs: int | None, seed: int, cut: Cut) -> Workload:
-    """The sessions of trace files, as they were recorded unless ``cut`` says otherwise.
+def from_files(paths: Sequence[Path], programs: int | None, seed: int, cut: Cut) -> Workload:
+    """Recorded traffic (`reading`), as it was unless ``cut`` says otherwise; see `from_traffic`.
 
     Raises:
         TraceError: a file cannot be used; the message names it, and the line.
     """
-    traces = [load(path) for path in paths]
-    skipped: Counter[str] = Counter()
-    for trace in traces:
-        skipped.update({kind.value: number for kind, number in trace.skipped.items()})
-    notes = [f"left out: {number} × {kind}" for kind, number in sorted(skipped.items())]
-    sessions = [session for trace in traces for session in trace.sessions]
-    name = "+".join(path.name for path in paths)
-    return Workload(name=name, starts=_starts(sessions, programs, seed, cut), notes=tuple(notes))
+    return from_traffic(read(paths), "+".join(path.name for path in paths), programs, seed, cut)
+
+
+def from_traffic(traffic: Traffic, name: str, programs: int | None, seed: int, cut: Cut) -> Workload:
+    """Recorded programs, at the times at which they began if those were recorded; a given number of
+    ``programs`` begins at once."""
+    notes = [f"left out: {number} × {kind}" for kind, number in sorted(traffic.skipped.items())]
+    if traffic.calls and programs is None:
+        rng = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        starts = tuple(replace(start, session=_cut(start.session, cut, rng)) for start in traffic.starts)
+    else:
+        starts = _starts([start.session for start in traffic.starts], programs, seed, cut)
+    return Workload(name=name, starts=starts, notes=(*traffic.notes, *notes))
 
 
 def packaged(programs: int | None, seed: int, cut: Cut, machines: Machines) -> Workload:

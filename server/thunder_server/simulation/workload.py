@@ -23,24 +23,17 @@ prompt, no output, a session that asked nothing) is left out and counted in `Tra
 from __future__ import annotations
 
 import gzip
-import io
-import json
-import math
-import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import IO, cast
+
+from thunder_server.simulation.jsonlines import Record, TraceError, open_text, records
 
 PACKAGED = "coding-agents.jsonl.gz"
 DEFAULT_BLOCK = 64
-
-
-class TraceError(ValueError):
-    """A trace cannot be used: ``FILE, line N: what is wrong``."""
 
 
 class Gap(StrEnum):
@@ -85,6 +78,11 @@ class Session:
     system_tokens: int
     turns: tuple[Turn, ...]
 
+    @property
+    def calls(self) -> int:
+        """Turns, those of child sessions too."""
+        return sum(1 + sum(child.calls for child in turn.children) for turn in self.turns)
+
     def window(self, start: int, length: int) -> Session:
         """``length`` consecutive turns from ``start`` on, as a session that begins with that context.
 
@@ -119,116 +117,53 @@ def recorded() -> Trace:
     """The set inside the package: 96 coding-agent sessions (``data/README.md`` says from where)."""
     path = files("thunder_server.simulation") / "data" / PACKAGED
     with path.open("rb") as raw, gzip.open(raw, "rt", encoding="utf-8") as lines:
-        return _read(lines, PACKAGED)
+        return read(records(lines, PACKAGED), PACKAGED)
 
 
 def load(path: str | Path) -> Trace:
     """Read a trace file, plain or gzipped. Raises `TraceError` naming the file and the line."""
-    path = Path(path)
-    try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            source = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if zipped else raw
-            with io.TextIOWrapper(source, encoding="utf-8") as lines:
-                return _read(lines, str(path))
-    except (OSError, EOFError, zlib.error) as broken:
-        reason = getattr(broken, "strerror", None) or str(broken)
-        raise TraceError(f"{path}: cannot be read: {reason}") from broken
-    except UnicodeDecodeError as binary:
-        raise TraceError(f"{path}: is not UTF-8 text; a trace is JSON lines, plain or gzipped") from binary
+    with open_text(Path(path)) as lines:
+        return read(records(lines, str(path)), str(path))
 
 
-def _read(lines: IO[str], name: str) -> Trace:
+def read(sessions_of_file: Iterable[Record], name: str) -> Trace:
+    """The sessions that these records of the file ``name`` describe."""
     skipped: Counter[Skipped] = Counter()
     sessions: list[Session] = []
-    seen: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{name}, line {number}"
-        record = _Record(_parse(line, where), where)
+    seen: dict[str, str] = {}
+    for record in sessions_of_file:
         session_id = record.text("id")
         if session_id in seen:
-            raise TraceError(f"{where}: id {session_id!r} was used on line {seen[session_id]} already")
-        seen[session_id] = number
+            raise TraceError(f"{record.where}: id {session_id!r} was used on {seen[session_id]} already")
+        seen[session_id] = record.where.removeprefix(f"{name}, ")
         session = _session(record, session_id, skipped)
         if session is not None:
             sessions.append(session)
     if not sessions:
-        raise TraceError(f"{name}: holds no session that can be replayed")
+        left_out = ", ".join(f"{number} × {kind}" for kind, number in sorted(skipped.items()))
+        raise TraceError(
+            f"{name}: holds no session that can be replayed"
+            + (f" (left out: {left_out})" if left_out else "")
+        )
     return Trace(sessions=tuple(sessions), skipped=dict(skipped))
 
 
-def _parse(line: str, where: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as wrong:
-        raise TraceError(f"{where}: is not JSON: {wrong}") from wrong
-
-
-class _Record:
-    """One JSON object of a trace, whose fields are asked for by type; complaints say where it is."""
-
-    def __init__(self, value: object, where: str) -> None:
-        if not isinstance(value, dict):
-            raise TraceError(f"{where}: must be a JSON object, not {type(value).__name__}")
-        self.fields = cast("dict[str, object]", value)
-        self.where = where
-
-    def __contains__(self, name: str) -> bool:
-        return self.fields.get(name) is not None
-
-    def wrong(self, name: str, what: str) -> TraceError:
-        return TraceError(f"{self.where}: {name!r} {what}")
-
-    def _get(self, name: str, default: object = None) -> object:
-        value = self.fields.get(name)
-        if value is None:
-            value = default
-        if value is None:
-            raise self.wrong(name, "is missing")
-        return value
-
-    def text(self, name: str, default: str | None = None) -> str:
-        value = self._get(name, default)
-        if not isinstance(value, str) or not value:
-            raise self.wrong(name, f"must be a non-empty text, not {value!r}")
-        return value
-
-    def count(self, name: str, default: int | None = None) -> int:
-        value = self._get(name, default)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise self.wrong(name, f"must be a whole number, not {value!r}")
-        if value < 0:
-            raise self.wrong(name, f"is negative ({value})")
-        return value
-
-    def seconds(self, name: str, default: float | None = None) -> float:
-        value = self._get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise self.wrong(name, f"must be a number of seconds, not {value!r}")
-        if value < 0:
-            raise self.wrong(name, f"is negative ({value})")
-        return float(value)
-
-    def items(self, name: str) -> list[object]:
-        value = self._get(name)
-        if not isinstance(value, list):
-            raise self.wrong(name, f"must be a list, not {type(value).__name__}")
-        return value
-
-    def records(self, name: str, noun: str) -> Iterator[_Record]:
-        for index, item in enumerate(self.items(name)):
-            yield _Record(item, f"{self.where}, {noun} {index}")
+def _model(record: Record, otherwise: str) -> str:
+    names = record.items("models") if "models" in record else []
+    if not names:
+        return otherwise
+    if not isinstance(names[0], str):
+        raise record.wrong("models", f"must be names, not {names[0]!r}")
+    return names[0]
 
 
 def _session(
-    record: _Record, session_id: str, skipped: Counter[Skipped], parent_model: str = "unknown"
+    record: Record, session_id: str, skipped: Counter[Skipped], parent_model: str = "unknown"
 ) -> Session | None:
-    names = record.items("models") if "models" in record else []
-    model = str(names[0]) if names else parent_model
+    model = _model(record, parent_model)
     block = record.count("block_size", DEFAULT_BLOCK)
+    if not block:
+        raise record.wrong("block_size", "must be at least 1")
     turns: list[Turn] = []
     children: list[Session] = []
     child_s = 0.0  # how long the longest of them took
@@ -276,7 +211,7 @@ class _Previous:
     sent_s: float = 0.0
     answered_s: float = 0.0
 
-    def remember(self, request: _Record) -> None:
+    def remember(self, request: Record) -> None:
         self.prompt_tokens = request.count("in")
         self.blocks = request.items("hash_ids") if "hash_ids" in request else ()
         self.sent_s = request.seconds("t", self.answered_s)
@@ -284,7 +219,7 @@ class _Previous:
 
 
 def _turn(
-    request: _Record,
+    request: Record,
     previous: _Previous,
     block: int,
     *,

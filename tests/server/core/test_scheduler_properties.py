@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.server.core.harness import Harness
 from thunder_server.core import CapSettings, PaperSettings
-from thunder_server.core.decisions import Cancel, Dispatch, Refuse
+from thunder_server.core.decisions import Cancel, Dispatch, Refuse, Resumed
 from thunder_server.core.events import (
     BackendAdded,
     BackendDrained,
@@ -30,6 +30,8 @@ from thunder_server.core.events import (
     CallProgressed,
     Outcome,
     Tick,
+    WeightSyncBegan,
+    WeightSyncEnded,
 )
 from thunder_server.core.policies import Evict, Paper, PhasePolicy, make_policy
 from thunder_server.core.policies.cap import Cap
@@ -110,7 +112,10 @@ class Lives(RuleBasedStateMachine):
             self.live[event.call_id] = event
         # What was due before the event is decided by how things stood then.
         before = {backend_id: copy(backend) for backend_id, backend in self.scheduler.backends.items()}
+        held = self.scheduler.held
         decisions = self.scheduler.handle(event)
+        if held and not any(isinstance(decision, Resumed) for decision in decisions):
+            assert not any(isinstance(decision, Dispatch) for decision in decisions)
         if isinstance(event, CallConnectFailed):
             del self.running[event.call_id]
         for decision in decisions:
@@ -253,6 +258,15 @@ class Lives(RuleBasedStateMachine):
             kind = BackendRemoved if how == "removed" else BackendDrained
             self.handle(kind(at=self.h.now, backend_id=backend))
 
+    @rule(begins=st.booleans(), watchdog_s=st.sampled_from([5.0, 300.0]))
+    def sync_weights(self, begins, watchdog_s):
+        if begins:
+            self.handle(WeightSyncBegan(at=self.h.now, watchdog_s=watchdog_s))
+            assert not any(backend.programs for backend in self.scheduler.backends.values())
+        else:
+            self.handle(WeightSyncEnded(at=self.h.now))
+            assert not self.scheduler.held
+
     # --- time
 
     @rule(pause=PAUSES)
@@ -271,12 +285,13 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_beside_room(self):
         world = self.scheduler._world
-        for program in world.queue:
+        for program in () if self.scheduler.held else world.queue:
             assert not self.has_room(world, program), f"{program.id} fits and waits"
 
     def teardown(self):
         """The world calms down."""
         now = self.h.now
+        self.handle(WeightSyncEnded(at=now))
         self.handle(BackendAdded(at=now, backend_id="z", capacity_tokens=100_000))
         self.handle(BackendReported(at=now, backend_id="z", healthy=True))
         for _ in range(4 * len(self.live) + 4):

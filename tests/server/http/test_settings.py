@@ -112,7 +112,12 @@ def test_one_spelling_of_a_backend(url: str, normal: str, id_: str) -> None:
             None,
             "--policy: policy 'papr' is unknown; there are phase, paper, cap",
         ),
-        ({**BACKEND, "engine": "sglang"}, {}, None, "--engine: engine 'sglang' is not supported yet"),
+        (
+            {**BACKEND, "engine": "sglangs"},
+            {},
+            None,
+            "--engine: engine 'sglangs' is unknown; there are vllm, sglang",
+        ),
         ({**BACKEND, "policy": "cap"}, {}, None, "--policy: policy cap needs a number"),
         ({**BACKEND, "cap": "3"}, {}, None, "--cap: only policy cap"),
         ({**BACKEND, "paper_lambda_min": "2"}, {}, None, "--paper-lambda-min: must not exceed"),

@@ -117,6 +117,27 @@ def test_every_told_decision_has_a_word() -> None:
         assert json.loads(data.removeprefix("data: "))["type"] == entry.type
 
 
+def test_what_clients_report_is_told() -> None:
+    stream = Stream(FIRST)
+    common = {"at": 2.0, "program_id": "p", "emitter": "e", "client_at": 1.0}
+    for event in (
+        e.ActingStarted(**common, seq=1, call_id="c", tool="bash", expected_s=3.0),
+        e.ActingFinished(**common, seq=2, call_id="c", ok=False),
+        e.ResourceDeclared(**common, seq=3, kind="container", ref="box", host="h"),
+        e.ResourceReleased(**common, seq=4, kind="container", ref="box", host="h"),
+        e.HeartbeatReceived(**common, seq=5),
+    ):
+        stream.observe(event, [])
+    envelope = {"at": 102.0, "program_id": "p"}
+    box = {"kind": "container", "ref": "box", "host": "h"}
+    assert [entry | {"id": 0} for entry in heard(stream, FIRST)] == [
+        {"id": 0, "type": "acting.started", **envelope, "call_id": "c", "tool": "bash", "expected_s": 3.0},
+        {"id": 0, "type": "acting.finished", **envelope, "call_id": "c", "ok": False},
+        {"id": 0, "type": "resource.declared", **envelope, **box, "keep": False},
+        {"id": 0, "type": "resource.released", **envelope, **box},
+    ]
+
+
 def test_a_slow_listener_is_told_what_it_missed_and_goes_on() -> None:
     stream = Stream(FIRST, size=3)
     opened(stream, *"abcdefg")

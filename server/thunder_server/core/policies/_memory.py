@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf, isinf
+
 from thunder_server.core.backend import Backend
 from thunder_server.core.call import Call
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.policies._protocol import Place
 from thunder_server.core.program import Program
+
+NEWCOMER = 1 / 8
+"""Share of a backend that a program is taken to need while nobody is there to judge by."""
 
 
 class MemoryBound:
@@ -27,6 +32,17 @@ class MemoryBound:
         fitting = [backend for backend in backends if call.tokens <= backend.limit]
         most = max(fitting or backends, key=lambda backend: backend.limit - backend.used(at))
         return Place(program, most, f"{program.need} tokens are more than any backend holds")
+
+    def vacancies(self, fleet: Fleet, at: float) -> float:
+        """As many as fit of the size that programs here have on average."""
+        vacancies = 0.0
+        for backend in fleet.values():
+            if backend.healthy and not backend.draining:
+                used = backend.used(at)
+                typical = used / len(backend.charges) if used else NEWCOMER * backend.limit
+                room = backend.limit - used
+                vacancies += inf if isinf(room) else max(0.0, room // typical)
+        return vacancies
 
     def outgrown(self, fleet: Fleet, backend: Backend, call: Call) -> bool:
         """It fits another backend, but never this one."""

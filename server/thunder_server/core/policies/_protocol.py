@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar, Protocol
 
 from thunder_server.core.backend import Backend
@@ -85,6 +86,9 @@ class Policy(Protocol):
     def tick(self, fleet: Fleet, at: float) -> Iterable[Intent]:
         """Who has to leave which backend, and who no longer."""
 
+    def vacancies(self, fleet: Fleet, at: float) -> float:
+        """About how many more programs could be placed now, whose size is not known yet."""
+
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         """Most free tokens on any backend that the program may go to; ``None``: it is not about tokens."""
 
@@ -107,6 +111,9 @@ class MemoryBlind:
 
     def tick(self, fleet: Fleet, at: float) -> Iterable[Intent]:
         return ()
+
+    def vacancies(self, fleet: Fleet, at: float) -> float:
+        return inf
 
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         return None

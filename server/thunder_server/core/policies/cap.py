@@ -54,5 +54,8 @@ class Cap(MemoryBlind):
             if backend is not None:
                 yield Place(program, backend, f"one of {self.settings.programs} slots was free")
 
+    def vacancies(self, fleet: Fleet, at: float) -> float:
+        return sum(max(0, self.settings.programs - len(b.programs)) for b in fleet.serving(None))
+
     def _has_slot(self, backend: Backend) -> bool:
         return len(backend.programs) < self.settings.programs

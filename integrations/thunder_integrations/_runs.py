@@ -1,0 +1,201 @@
+"""Runs of agents as a framework knows them, and the program that each of them is.
+
+One rule for all frameworks. A run takes part in the program that is current where it starts. Where none is,
+it is a program of its own. Where the current program is that of another run, which thus runs it as a tool, it
+is a child: it has a context of its own, which the engine keeps apart from its parent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import thunder_sdk as thunder
+
+NAME_LENGTH: Final = 200  # of a program's label
+NOTHING_EXPECTED: Final[Mapping[str, float]] = MappingProxyType({})
+
+T = TypeVar("T")
+
+_innermost: ContextVar[Run | None] = ContextVar("thunder_run", default=None)
+
+
+class Run:
+    """One run: a context manager around it, sync or async; `start` and `finish` where hooks tell of it.
+
+    It may finish in another task or thread than it started in. Its program is decided when it is made, and
+    opened when it starts, is activated, or first acts.
+
+    Args:
+        name: what to call a program of its own.
+        expected: seconds that a tool usually runs, by its name.
+        inside: the run it is part of, where hooks know that better than the context does.
+    """
+
+    def __init__(
+        self,
+        name: str | None,
+        expected: Mapping[str, float] = NOTHING_EXPECTED,
+        *,
+        inside: Run | None = None,
+    ) -> None:
+        self.tools = ToolCalls(expected)
+        self.over = False
+        self._outer = inside or innermost()
+        self._error: BaseException | None = None
+        current = thunder.current_program()
+        if current is None and inside is not None:
+            current = inside.program
+        nested = self._outer is not None and self._outer.program is current
+        self._own = None
+        if current is None or nested:
+            self._own = thunder.program(name and name[:NAME_LENGTH], parent=current)
+        self.program: thunder.Program = self._own or current  # type: ignore[assignment]  # one of them is
+
+    def start(self) -> Self:
+        """Opens its program, if that is its own, and makes it current here."""
+        if self._own is not None:
+            self._own.__enter__()
+        _innermost.set(self)
+        return self
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Ends what it began, and its program if that is its own, with the status that `error` means."""
+        error = self._ending(error)
+        if self._own is not None:
+            self._own.__exit__(_kind(error), error, None)
+
+    def failed(self, error: BaseException) -> None:
+        """Notes an error that will not leave the run as an exception: the framework turns it into a text."""
+        self._error = error
+
+    @contextmanager
+    def activated(self) -> Generator[None]:
+        """A block, or two hooks, between which code belongs to the run; it ends nothing."""
+        before = _innermost.get()
+        with self.program.activate():
+            _innermost.set(self)
+            yield
+        if _innermost.get() is self:
+            _innermost.set(before)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish(error)
+
+    async def __aenter__(self) -> Self:
+        if self._own is not None:
+            await self._own.__aenter__()
+        _innermost.set(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        error = self._ending(error)
+        if self._own is not None:
+            await self._own.__aexit__(_kind(error), error, None)
+
+    def _ending(self, error: BaseException | None) -> BaseException | None:
+        self.over = True
+        error = error or self._error
+        self.tools.end_all(error)
+        if _innermost.get() is self:
+            _innermost.set(self._outer)
+        return error
+
+
+def _kind(error: BaseException | None) -> type[BaseException] | None:
+    return None if error is None else type(error)
+
+
+def innermost() -> Run | None:
+    """The run that this code is part of, None outside of all."""
+    run = _innermost.get()
+    while run is not None and run.over:
+        run = run._outer
+    return run
+
+
+def steps(run: Run, begin: Callable[[], Iterator[T]]) -> Generator[T, None, None]:
+    """What `begin` makes, as a run: it belongs to the run while it works, its consumer never does."""
+    context = copy_context()
+    context.run(run.start)
+    try:
+        inner = context.run(begin)
+        while True:
+            try:
+                step = context.run(next, inner)
+            except StopIteration:
+                break
+            yield step
+    except BaseException as error:
+        context.run(run.finish, error)
+        raise
+    context.run(run.finish)
+
+
+async def async_steps(run: Run, begin: Callable[[], AsyncGenerator[T, None]]) -> AsyncGenerator[T, None]:
+    """The same for what is asynchronous: every step is a task, in the run's own context."""
+    context = copy_context()
+    context.run(run.start)
+    inner = context.run(begin)
+
+    async def next_step() -> T:
+        return await anext(inner)
+
+    try:
+        while True:
+            try:
+                step = await asyncio.create_task(next_step(), context=context)
+            except StopAsyncIteration:
+                break
+            yield step
+    except BaseException as error:
+        await asyncio.create_task(_close(inner), context=context)
+        context.run(run.finish, error)
+        raise
+    context.run(run.finish)
+
+
+async def _close(inner: AsyncGenerator[Any, None]) -> None:
+    await inner.aclose()
+
+
+class ToolCalls:
+    """The tool calls under way, by whatever identifies one of them to the framework.
+
+    For hooks that tell of a beginning in one place and of the end in another, late, twice, or never.
+    """
+
+    def __init__(self, expected: Mapping[str, float] = NOTHING_EXPECTED) -> None:
+        self._expected = expected
+        self._running: dict[Hashable, Any] = {}
+
+    def begin(self, key: Hashable, tool: str, *, expected: float | None = None) -> None:
+        """`tool` begins, for the current program; nothing if `key` runs already or there is no program."""
+        if key in self._running or thunder.current_program() is None:
+            return
+        acting = thunder.acting(tool or "tool", expected=self._expected.get(tool, expected))
+        # In a copy of the context: a hook must leave no span behind in its caller's.
+        copy_context().run(acting.__enter__)
+        self._running[key] = acting
+
+    def end(self, key: Hashable, error: BaseException | None = None) -> None:
+        """It has ended, with `error`; nothing if it does not run."""
+        acting = self._running.pop(key, None)
+        if acting is not None:
+            acting.__exit__(_kind(error), error, None)
+
+    def end_all(self, error: BaseException | None = None) -> None:
+        """Whatever still runs has ended: nobody will tell."""
+        for key in list(self._running):
+            self.end(key, error)

@@ -1,0 +1,101 @@
+"""Of ``thunder analyze`` and ``thunder tune``: recorded traffic, and engines to replay it on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from thunder_server.cli.words import Words
+
+if TYPE_CHECKING:
+    from thunder_server.simulation.study import Study
+    from thunder_server.simulation.traffic import Traffic
+
+TURNS = 16
+LONGEST_GAP_S = 60.0
+"""Sessions last hours, most of which people sleep: of traces, a part is replayed unless told otherwise."""
+CALLS = 20_000
+"""More calls than this take minutes to replay and tell nothing new."""
+
+
+class Replaying(Words):
+    """``--trace`` takes several files, ``--json`` none or one."""
+
+    several = frozenset({"--trace"})
+    optional = {"--json": "-"}  # noqa: RUF012 - declared so by Words
+
+
+class Complaints:
+    """How ``thunder COMMAND`` says what is wrong."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def usage(self, message: str) -> NoReturn:
+        self.fail(message, 2)
+
+    def fail(self, message: str, code: int = 1) -> NoReturn:
+        typer.echo(f"thunder {self._command}: {message}", err=True)
+        raise typer.Exit(code)
+
+
+def read_traffic(files: list[Path], complaints: Complaints) -> Traffic:
+    from thunder_server.simulation.jsonlines import TraceError
+    from thunder_server.simulation.reading import read
+
+    if not files:
+        complaints.usage(
+            "name a file: a trace, a capture of a server's /thunder/v1/stream, "
+            "or a log of requests and responses"
+        )
+    if len(set(files)) < len(files):
+        complaints.usage("a file is named twice")
+    try:
+        return read(files)
+    except TraceError as unusable:
+        complaints.fail(str(unusable))
+
+
+def study_of(
+    traffic: Traffic,
+    files: list[Path],
+    *,
+    engine: str,
+    replicas: int,
+    kv_tokens: int | None,
+    at_a_time: int | None,
+    turns: int | None,
+    longest_gap: float | None,
+    seed: int,
+    complaints: Complaints,
+) -> Study:
+    """The replay of this traffic on these engines."""
+    from thunder_server.simulation.replay import Signals
+    from thunder_server.simulation.simulator import Machines
+    from thunder_server.simulation.study import Cut, Study, from_traffic
+    from thunder_server.simulation.time_model import PRESETS
+    from thunder_server.simulation.traffic import Source
+
+    if engine not in PRESETS:
+        complaints.usage(f"--engine: there is no preset {engine!r}; there are {' and '.join(PRESETS)}")
+    if longest_gap is not None and not longest_gap >= 0:  # NaN too
+        complaints.usage(f"--longest-gap: {longest_gap} is no number of seconds")
+    if traffic.source is Source.TRACE:
+        turns, longest_gap = turns or TURNS, LONGEST_GAP_S if longest_gap is None else longest_gap
+    preset = PRESETS[engine]
+    cut = Cut(turns=turns, longest_gap_s=longest_gap)
+    name = "+".join(path.name for path in files)
+    workload = from_traffic(traffic, name, None, seed, cut).first_calls(CALLS)
+    if traffic.source is Source.TRACE:
+        workload = workload.noting(
+            f"replayed: {turns} turns of each session, gaps of at most {longest_gap:g} s"
+        )
+    return Study(
+        workload=workload,
+        machines=Machines(preset=preset, replicas=replicas, kv_tokens=kv_tokens or preset.kv_tokens),
+        signals=Signals.EXPLICIT,
+        seed=seed,
+        at_a_time=at_a_time,
+    )

@@ -1,0 +1,56 @@
+"""A framework's process: one for all tests of a module, or a fresh one in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+
+import pytest
+
+from ..conftest import pointed
+from ..harness.engine import Engine
+from ..harness.lanes import Lane
+from ..harness.server import ThunderServer
+from .session import Session
+
+
+@pytest.fixture(scope="module")
+def _session(
+    request: pytest.FixtureRequest, _server: ThunderServer, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Session]:
+    lane = pointed(_lane(request, tmp_path_factory), _server.v1, THUNDER_BASE_URL=_server.url)
+    session = Session(lane, request.module.AGENT, lane.home / "log")
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def agent(_session: Session, engine: Engine, server: ThunderServer) -> Session:
+    """The module's ``AGENT``, in front of the server."""
+    return _session
+
+
+@pytest.fixture
+def another(
+    request: pytest.FixtureRequest, server: ThunderServer, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Callable[..., Session]]:
+    """``another(base_url, **environ)``: the module's ``AGENT`` once more, in an environment of its own."""
+    with ExitStack() as stack:
+
+        def start(base_url: str, **environ: str) -> Session:
+            lane = pointed(_lane(request, tmp_path_factory), base_url, **environ)
+            session = Session(lane, request.module.AGENT, lane.home / "log")
+            stack.callback(session.close)
+            return session
+
+        yield start
+
+
+def _lane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lane:
+    lane = Lane(request.module.LANE, tmp_path_factory.mktemp("home"))
+    if lane.missing:
+        if os.environ.get("CI"):
+            pytest.fail(lane.missing)
+        pytest.skip(lane.missing)
+    return lane
