@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from thunder_server.core.call import Call
 from thunder_server.core.program import Program
+from thunder_server.core.residue import Residue
 from thunder_server.core.turnover import Turnover
 
 
@@ -95,6 +96,7 @@ class Backend:
     charges: dict[Program, Charge] = field(default_factory=dict)
     reasoning_tokens: float = 0
     acting_tokens: DecayedSum
+    residue: Residue = field(default_factory=Residue)
     turnover: Turnover = field(default_factory=Turnover)
 
     @property
@@ -143,6 +145,7 @@ class Backend:
         if charge is not None:
             self.charges[program] = charge
             self._count(charge, 1, at)
+        self._settle_residue(program, before, charge, at)
 
     def resize(self, operator: int | None, engine: int | None, at: float) -> bool:
         """Take new capacities; whether there is more room than before."""
@@ -154,6 +157,15 @@ class Backend:
         for program, charge in charges:
             self.charge(program, charge, at)
         return self.limit > before
+
+    def _settle_residue(
+        self, program: Program, before: Charge | None, charge: Charge | None, at: float
+    ) -> None:
+        if charge is not None:
+            self.residue.take(program)
+        elif before is not None and self.healthy and self.limit < inf:
+            since = at if before.since is None else before.since
+            self.residue.leave(program, min(before.tokens, self.limit), since, self.limit)
 
     def _count(self, charge: Charge, sign: int, at: float) -> None:
         amount = min(charge.tokens, self.limit)

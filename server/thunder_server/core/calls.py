@@ -43,6 +43,9 @@ class Calls:
         call = Call(request=event, estimate=estimate, deadline=w.now + max_wait, queued_at=queued_at)
         program.calls[call.id] = call
         program.call_totals.total += 1
+        alone = len(program.calls) == 1 and not program.acting and program.tool_finished_at is None
+        if alone and program.context_order:
+            program.gaps.learn(w.now - program.acting_since)
         program.tool_finished_at = None
         program.model = event.model
         w.calls[call.id] = (program, call)

@@ -145,6 +145,7 @@ class Lifecycle:
             acting_since=w.now,
             lease_s=lease_s,
             anonymous=anonymous,
+            gaps=w.gaps,
             previous=before if before is not None and before.closing else None,
         )
         w.programs[program_id] = program
@@ -184,8 +185,7 @@ class Lifecycle:
             case ActingStarted():
                 self._acting_started(program, event)
             case ActingFinished():
-                if program.acting.pop(event.call_id, None) is not None:
-                    program.tool_finished_at = w.now
+                self._acting_finished(program, event)
             case ResourceDeclared() | ResourceReleased():
                 self._holds(program, event)
             case HeartbeatReceived():
@@ -211,7 +211,12 @@ class Lifecycle:
         w = self._w
         if len(program.acting) >= ACTING_BLOCKS:
             del program.acting[next(iter(program.acting))]
-        program.acting[event.call_id] = Acting(tool=event.tool, started_at=w.now, expected_s=event.expected_s)
+        program.acting[event.call_id] = Acting(
+            tool=event.tool,
+            started_at=w.now,
+            expected_s=event.expected_s,
+            usual=w.tools.of(event.tool),
+        )
         changed = PhaseChanged(
             program_id=program.id,
             generation=program.generation,
@@ -219,6 +224,12 @@ class Lifecycle:
             tool=event.tool,
         )
         w.tell(program, changed, f"runs {event.tool}")
+
+    def _acting_finished(self, program: Program, event: ActingFinished) -> None:
+        block = program.acting.pop(event.call_id, None)
+        if block is not None:
+            program.tool_finished_at = self._w.now
+            block.usual.learn(self._w.now - block.started_at)
 
     # --- closing
 

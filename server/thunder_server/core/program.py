@@ -18,6 +18,7 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from thunder_server.core.call import Call
+from thunder_server.core.durations import Durations
 from thunder_server.core.environment import Environment
 from thunder_server.core.events import Outcome
 
@@ -114,6 +115,7 @@ class Acting:
     tool: str
     started_at: float
     expected_s: float | None
+    usual: Durations = field(default_factory=Durations)  # of this tool, shared by all who use it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,6 +196,7 @@ class Program:
 
     acting: dict[str, Acting] = field(default_factory=dict)
     tool_finished_at: float | None = None  # the latest since the last call
+    gaps: Durations = field(default_factory=Durations)  # between calls of programs that say nothing; shared
     environment: Environment | None = None
     seqs: dict[str, int] = field(default_factory=dict)  # the highest seen, by emitter
     charged: set[str] = field(default_factory=set)  # backends that have an account of it

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import exp, inf
 
-RELAX = 1.002
+RELAX = 1.0005
 """By how much the envelopes rise with every call."""
 PREFILL_SHARE = 1 / 3
 """A call tells how fast prefilling is if it can have spent this part of its time on it."""
