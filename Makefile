@@ -42,7 +42,7 @@ LANES     := .venv-lanes
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python) $(shell command -v python3.12))
 
 test-integrations: $(VENV)/.dev lanes
-	$(BIN)/pytest -n 2 tests/integrations $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup tests/integrations $(ARGS)
 	$(BIN)/python -m tests.integrations.table || test -n "$(ARGS)"
 
 lanes: $(foreach lane,a proxy crewai,$(LANES)/$(lane)/.ready) $(if $(PYTHON312),$(LANES)/b/.ready)
@@ -74,15 +74,17 @@ coverage: $(VENV)/.dev
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=100
 
-COMPILE := $(UV) pip compile --quiet --no-header --universal --generate-hashes --no-emit-index-url --no-annotate \
-	--python-version 3.11
+COMPILE := $(UV) pip compile --quiet --no-header --universal --generate-hashes --no-emit-index-url --no-annotate
+LOCK    := $(COMPILE) --python-version 3.11
+EXTRAS  := --extra all
 
 lock: | $(UV)
-	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
-	$(COMPILE) pyproject.toml --all-extras --group install -o requirements/demo.txt
-	$(COMPILE) pyproject.toml --all-extras --group check -o requirements/dev.txt
-	$(COMPILE) pyproject.toml requirements/openai2.in --group test -o requirements/openai2.txt
-	$(foreach lane,a proxy crewai,$(COMPILE) pyproject.toml requirements/lane-$(lane).in --group lane -o requirements/lane-$(lane).txt &&) true
+	$(LOCK) --group bootstrap -o requirements/bootstrap.txt
+	$(LOCK) pyproject.toml $(EXTRAS) --group install -o requirements/demo.txt
+	$(LOCK) pyproject.toml $(EXTRAS) --group check -o requirements/dev.txt
+	$(LOCK) pyproject.toml requirements/openai2.in --group test -o requirements/openai2.txt
+	for lane in a proxy crewai; do \
+		$(LOCK) pyproject.toml requirements/lane-$$lane.in --group lane -o requirements/lane-$$lane.txt || exit; done
 	$(COMPILE) --python-version 3.12 pyproject.toml requirements/lane-b.in --group lane -o requirements/lane-b.txt
 
 clean:

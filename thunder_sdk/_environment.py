@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from thunder_sdk._config import strings
 from thunder_sdk._exceptions import ThunderConfigError
+
+
+def engine_host() -> str:
+    """What the Docker engine in use here is called as a host of resources."""
+    return os.environ.get("DOCKER_HOST") or socket.gethostname()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import encodings.idna  # noqa: F401 - else the first look-up of a host name impo
 import http.client
 import json
 import os
+import socket
 import ssl
 import urllib.request
 from collections.abc import Mapping
@@ -43,15 +44,18 @@ class Connection:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._connection: http.client.HTTPConnection | None = None
 
-    def request(self, method: str, path: str, payload: object = None) -> Answer:
+    def request(
+        self, method: str, path: str, payload: object = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
         """Blocks for at most the time-out per network operation."""
         body = None if payload is None else json.dumps(payload).encode()
+        sent = {**self._headers, **(headers or {})}
         if self._connection is not None:
             # The server may have closed an idle connection; that is no outage. All requests may be repeated.
             with suppress(ConnectionError, http.client.BadStatusLine, ssl.SSLError):
-                return self._exchange(self._connection, method, path, body)
+                return self._exchange(self._connection, method, path, body, sent)
         self._connection = self._connect()
-        return self._exchange(self._connection, method, path, body)
+        return self._exchange(self._connection, method, path, body, sent)
 
     def close(self) -> None:
         """Closes the socket; the next request opens another."""
@@ -59,6 +63,13 @@ class Connection:
         if connection is not None:
             with suppress(OSError):
                 connection.close()
+
+    def abort(self) -> None:
+        """From another thread: has the request that is under way fail at once."""
+        sock = None if self._connection is None else self._connection.sock
+        if sock is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def disown(self) -> None:
         """In a forked child: closes its copy of the descriptor, which says nothing to the server.
@@ -71,10 +82,15 @@ class Connection:
                 os.close(sock.detach())
 
     def _exchange(
-        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
     ) -> Answer:
         try:
-            connection.request(method, self._target + path, body, self._headers)
+            connection.request(method, self._target + path, body, headers)
             response = connection.getresponse()
             raw = response.read()
         except BaseException:

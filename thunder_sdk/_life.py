@@ -13,10 +13,11 @@ from thunder_sdk import _process, _tracing
 from thunder_sdk._atomic import Once
 from thunder_sdk._dialects import Identity
 from thunder_sdk._exceptions import ThunderConfigError, ThunderStateError
-from thunder_sdk._outbox import Close, Open, Report
+from thunder_sdk._holdings import Holdings, local_site
+from thunder_sdk._outbox import Close, Message, Open, Report
 from thunder_sdk._sender import logger
 from thunder_sdk._spec import Spec
-from thunder_sdk.wire import EventType
+from thunder_sdk.wire import Claim, EventType
 
 OUTCOMES: Final = ("success", "error", "dropped")
 _EXPENDABLE: Final = frozenset({EventType.ACTING_STARTED, EventType.ACTING_FINISHED, EventType.HEARTBEAT})
@@ -39,10 +40,12 @@ class Life:
         self.last_status = "active"
         self.last_outcome: str | None = None
         self.confirmed_generation: int | None = None
-        self._opening, self._closing, self._lapse = Once(), Once(), Once()
+        self.holdings = Holdings()
+        self._opening, self._closing, self._lapse, self._unheard = Once(), Once(), Once(), Once()
         self._owner: _process.Epoch | None = None
         self._lease = 0.0
         self._renewed_at = 0.0
+        self._began = self._opened_at = 0.0  # by the monotonic clock, and by the wall
 
     @property
     def id(self) -> str:
@@ -92,7 +95,8 @@ class Life:
         # All set before the claim: a signal handler may close it right after.
         self._owner = _process.epoch()
         self._lease = self.spec.lease or process.config.lease
-        self._renewed_at = process.sources.monotonic()
+        self._renewed_at = self._began = process.sources.monotonic()
+        self._opened_at = process.sources.wall()
         if self._opening.claim():
             if not process.config.disabled:
                 self.span = _tracing.start_agent(self.id, self.label, span_parent)
@@ -103,6 +107,7 @@ class Life:
         if self.spec is None or (self.opened and not self.owned) or not self._closing.claim():
             return False
         self.last_status, self.last_outcome = "terminated", outcome
+        self.holdings.give_ports_back()
         if not self.opened:
             return False
         if self.span is not None:
@@ -117,6 +122,7 @@ class Life:
             return
         process = _process.here()
         self._renewed_at = process.sources.monotonic()
+        self.holdings.note(kind, payload)
         event = {"type": kind.value, "at": process.sources.wall(), **payload}
         process.put(Report(self, event, expendable=kind in _EXPENDABLE))
 
@@ -125,6 +131,7 @@ class Life:
         if self.lapsed:
             self.last_status, self.last_outcome = "active", None
             self._lapse = Once()
+            self._began = _process.here().sources.monotonic()
             self._announce()
 
     def beat(self, now: float) -> float | None:
@@ -151,6 +158,22 @@ class Life:
             self._lapse = Once()
             self._watch()
 
+    def unheard(self) -> None:
+        """The server cannot be told of its end: what it declared is removed here, once."""
+        if self._unheard.claim():
+            process = _process.here()
+            claim = Claim(program_id=self.id, opened_at=self._opened_at, ended_at=process.sources.wall())
+            process.reclaimer.put(self.holdings, claim, local_site())
+
+    def reclaimed(self) -> list[Message]:
+        """Reports on what has been removed here, for a server that is back."""
+        at = _process.here().sources.wall()
+        released = EventType.RESOURCE_RELEASED.value
+        return [
+            Report(self, {"type": released, "at": at, "kind": kind, "ref": ref, "host": host}, False)
+            for kind, ref, host in self.holdings.gone
+        ]
+
     def _end_by_server(self, outcome: str | None, why: str) -> None:
         self.last_status, self.last_outcome = "terminated", outcome
         if self._lapse.claim():
@@ -163,7 +186,7 @@ class Life:
         process = _process.here()
         assert self.spec is not None
         self._renewed_at = process.sources.monotonic()
-        process.put(Open(self, self.spec.fields(self.identity, self._lease)))
+        process.put(Open(self, self.spec.fields(self.identity, self._lease), self._began))
         self._watch()
 
     def _watch(self) -> None:

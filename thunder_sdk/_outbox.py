@@ -30,6 +30,14 @@ class Subject(Protocol):
         """The server's last word about it."""
         ...
 
+    def unheard(self) -> None:
+        """Its end cannot be told to the server for now. May be said again."""
+        ...
+
+    def reclaimed(self) -> list[Message]:
+        """Reports on what has been removed here meanwhile; the server hears them before the end."""
+        ...
+
 
 @dataclass(slots=True)
 class Open:
@@ -37,6 +45,7 @@ class Open:
 
     subject: Subject
     fields: ProgramFields
+    began: float  # on the monotonic clock
 
 
 @dataclass(slots=True)
@@ -84,6 +93,11 @@ class Outbox:
         (self._expendable if expendable else self._kept).append((next(self._numbers), message))
         if len(self) > self._limit and (_pop(self._expendable) or _pop(self._kept)):
             self.dropped += 1
+
+    def waiting(self) -> list[Message]:
+        """All that has not left, in no order."""
+        entries = [*self._taken, *self._kept.copy(), *self._expendable.copy()]
+        return [message for _, message in entries]
 
     def mark(self) -> int:
         """A number above those of everything queued so far."""

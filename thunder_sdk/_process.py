@@ -12,6 +12,7 @@ from thunder_sdk._delivery import Patience
 from thunder_sdk._dialects import OURS
 from thunder_sdk._outbox import Message
 from thunder_sdk._pulse import Beating, Pulse
+from thunder_sdk._reclaimer import Reclaimer
 from thunder_sdk._sender import Sender, logger
 from thunder_sdk._sources import Sources, SystemSources
 
@@ -33,6 +34,7 @@ class Process:
         *,
         threaded: bool = True,
         patience: float = PATIENCE,
+        reclaimer: Reclaimer | None = None,
     ) -> None:
         self.config = config
         self.sources = sources
@@ -40,6 +42,7 @@ class Process:
         self.threaded = threaded
         self.patience = patience
         self.sender = Sender(config, sources, pulse, threaded=threaded)
+        self.reclaimer = reclaimer or Reclaimer()
 
     def put(self, message: Message) -> None:
         """Queues control traffic, if there is a server of ours to tell."""
@@ -58,15 +61,22 @@ class Process:
         return self.sender.root or self.config.root
 
     def renewed(self, config: Config | None = None) -> Process:
-        """A successor with nothing queued. Heartbeats go on."""
-        return self._like(config or self.config, self.pulse)
+        """A successor with nothing queued. Heartbeats go on, and so does what is removed here."""
+        return self._like(config or self.config, self.pulse, self.reclaimer)
 
     def reborn(self) -> Process:
         """The successor in a forked child, which owns no program yet."""
-        return self._like(self.config, Pulse())
+        return self._like(self.config, Pulse(), Reclaimer())
 
-    def _like(self, config: Config, pulse: Pulse) -> Process:
-        return Process(config, self.sources, pulse, threaded=self.threaded, patience=self.patience)
+    def _like(self, config: Config, pulse: Pulse, reclaimer: Reclaimer) -> Process:
+        return Process(
+            config,
+            self.sources,
+            pulse,
+            threaded=self.threaded,
+            patience=self.patience,
+            reclaimer=reclaimer,
+        )
 
 
 # One slot each, so that a swap is one atomic store.
@@ -180,6 +190,7 @@ def shutdown(timeout: float = 2.0) -> None:
 def _at_exit() -> None:
     if _process:
         _process[0].sender.flush(PATIENCE)
+        _process[0].reclaimer.wait(PATIENCE)
 
 
 def _after_fork_in_child() -> None:

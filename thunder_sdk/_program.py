@@ -21,6 +21,7 @@ from thunder_sdk._environment import DockerEnvironment
 from thunder_sdk._exceptions import ThunderConfigError, ThunderStateError
 from thunder_sdk._handle import Handle
 from thunder_sdk._life import Life, checked_outcome, outcome_of
+from thunder_sdk._preparation import Environment
 from thunder_sdk._resources import Resources
 from thunder_sdk._spec import CURRENT, Parent, Spec
 from thunder_sdk._waiting import check_delivery, delivered, delivered_async, in_event_loop, insist
@@ -46,6 +47,7 @@ class Program:
         self._parent = parent
         self._entered = Once()
         self._frame: _context.Frame | None = None
+        self._environment = Environment(self)
 
     # --- what is known without asking --------------------------------------------------------------------
 
@@ -203,7 +205,12 @@ class Program:
     def resources(self) -> Resources:
         """Declares what it holds outside the GPU, like ``p.resources.container(id)``."""
         self.open()
-        return Resources(self)
+        return Resources(self, self._life.holdings)
+
+    @property
+    def environment(self) -> Environment:
+        """The sandbox that the server prepares for it: wait for it, then use its container."""
+        return self._environment
 
     def __call__(self, function: F) -> F:
         """As a decorator it is a template: every call of `function` runs in a fresh program."""
@@ -232,6 +239,12 @@ class Program:
     def span(self) -> Span | None:
         """Its own span, or its owner's in another process."""
         return self._life.span
+
+    @property
+    def wants_environment(self) -> bool:
+        """Whether it was opened with an environment, as far as this process knows."""
+        spec = self._life.spec
+        return spec is None or spec.environment is not None
 
     def open(self) -> None:
         """Opens it unless it is; ThunderStateError once it is closed."""
@@ -335,7 +348,7 @@ def program(
         expected_context: tokens that its context will grow to, as far as can be told.
         lease: seconds it may be silent before it counts as dead; from `init` by default.
         max_wait: seconds a call may queue before the server refuses it.
-        environment: not available yet.
+        environment: a sandbox that the server prepares while the program waits for its turn.
 
     Raises:
         ThunderConfigError: an argument is wrong.

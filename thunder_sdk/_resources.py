@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import socket
-from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from thunder_sdk import wire
+from thunder_sdk import _process, wire
 from thunder_sdk._atomic import Once
-from thunder_sdk._exceptions import ThunderConfigError
+from thunder_sdk._exceptions import ThunderConfigError, ThunderStateError
+from thunder_sdk._holdings import Holdings
+from thunder_sdk.reclaim import ports, processes
 from thunder_sdk.wire import EventType, ResourceKind
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _DOCKER: Final = frozenset(
     {ResourceKind.CONTAINER, ResourceKind.IMAGE, ResourceKind.NETWORK, ResourceKind.VOLUME}
 )
+_DEFAULT_ENGINES: Final = ("unix:///var/run/docker.sock", "unix:///run/docker.sock")
 _PROCESS: Final = re.compile(r"[1-9]\d*(:\d+)?", re.ASCII)
 
 
@@ -75,10 +77,11 @@ class Resources:
     ``host`` is where it lives: this machine by default, for Docker objects the engine in use.
     """
 
-    __slots__ = ("_program",)
+    __slots__ = ("_holdings", "_program")
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, holdings: Holdings) -> None:
         self._program = program
+        self._holdings = holdings
 
     def container(self, ref: str, *, keep: bool = False, host: str | None = None) -> Resource:
         """A Docker container, by id or name."""
@@ -109,11 +112,40 @@ class Resources:
         """A process: its pid, or an object that has one. Named ``pid:start time``, since pids return."""
         return self._declare(ResourceKind.PROCESS, _process_ref(ref), keep, host)
 
+    def port(self, preferred: int | None = None, *, low: int = 20_000, high: int = 32_767) -> int:
+        """A TCP port of this machine that is the program's alone until it is closed, or this process ends.
+
+        `preferred` if it is free, else one from `low` to `high`. The kernel keeps the lease, whether there is
+        a server or not, and among all who lease ports this way; that nobody else listens there is tried. A
+        forked child may use the port while its parent has the lease.
+
+        Raises ThunderStateError if there is no free one, ThunderConfigError if that is no range of ports.
+
+        Example::
+
+            port = p.resources.port(8080)
+        """
+        low, high = _port("low", low), _port("high", high)
+        if preferred is not None:
+            _port("preferred", preferred)
+        if low > high:
+            raise ThunderConfigError(f"low must not be above high: {low} > {high}")
+        if _process.here().config.disabled:
+            return random.randint(low, high) if preferred is None else preferred  # noqa: S311 - no secret
+        lease = ports.lease(preferred, low, high)
+        if lease is None:
+            raise ThunderStateError(
+                f"no port from {low} to {high} is free: widen the range, or close programs"
+            )
+        self._holdings.take_port(lease)
+        self._declare(ResourceKind.PORT, str(lease.port), False, None)
+        return lease.port
+
     def _declare(self, kind: ResourceKind, ref: object, keep: object, host: object) -> Resource:
         if not isinstance(ref, str) or not _fits(ref, wire.MAX_REF, spaces=kind is ResourceKind.DIRECTORY):
             raise ThunderConfigError(f"a {kind.value} needs its name or id, not {ref!r}")
         if host is None:
-            host = (os.environ.get("DOCKER_HOST") if kind in _DOCKER else None) or socket.gethostname()
+            host = (_engine_in_use() if kind in _DOCKER else None) or socket.gethostname()
         if not isinstance(host, str) or not _fits(host, wire.MAX_HOST):
             raise ThunderConfigError(f"host must name a machine or a Docker engine, not {host!r}")
         if not isinstance(keep, bool):
@@ -122,6 +154,12 @@ class Resources:
         payload = {"kind": resource.kind, "ref": ref, "host": host, "keep": keep}
         self._program.report(EventType.RESOURCE_DECLARED, payload)
         return resource
+
+
+def _engine_in_use() -> str | None:
+    """The Docker engine's address, None for the one that a machine has by default."""
+    address = os.environ.get("DOCKER_HOST")
+    return None if address in _DEFAULT_ENGINES else address
 
 
 def _fits(name: str, most: int, *, spaces: bool = False) -> bool:
@@ -135,7 +173,13 @@ def _process_ref(ref: int | str | HasPid) -> str:
     pid = getattr(ref, "pid", ref)
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
         raise ThunderConfigError(f"{ref!r} is no running process; start it first")
-    with suppress(OSError):
-        # The name in parentheses may hold anything; field 22 is the 20th after it.
-        return f"{pid}:{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
-    return str(pid)
+    started = processes.start_time(pid)
+    return str(pid) if started is None else f"{pid}:{started}"
+
+
+def _port(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not ports.LOWEST <= value <= ports.HIGHEST:
+        raise ThunderConfigError(
+            f"{name} must be a port from {ports.LOWEST} to {ports.HIGHEST}, not {value!r}"
+        )
+    return value

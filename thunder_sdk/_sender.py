@@ -45,6 +45,9 @@ class Health(StrEnum):
     STOPPED = "stopped"  # it refuses our key
 
 
+_DEAF: Final = frozenset({Health.UNREACHABLE, Health.STOPPED})
+
+
 class Sender:
     """Owns the thread, the connection and what waits for them. One per process and `init`.
 
@@ -82,6 +85,8 @@ class Sender:
         if self.health is not Health.STOPPED:
             self.outbox.put(message)
             self.ring()
+        if isinstance(message, Close) and self.health in _DEAF:
+            message.subject.unheard()
 
     def ring(self) -> None:
         """Wakes the thread, starting it if need be."""
@@ -237,9 +242,18 @@ class Sender:
     def _exchange(self, batch: list[Message]) -> Answer:
         connection = self._connected()
         match batch[0]:
-            case Open(subject, fields):
-                return connection.request("PUT", wire.program_path(subject.id), fields)
+            case Open(subject, fields, began):
+                # Both on our clock: how long ago it began, and, for a server that shares it, exactly when.
+                headers = {
+                    wire.AGE: f"{self._sources.monotonic() - began:.6f}",
+                    wire.SENT_AT: f"{self._sources.wall():.6f}",
+                }
+                return connection.request("PUT", wire.program_path(subject.id), fields, headers)
             case Close(subject, outcome):
+                if gone := subject.reclaimed():
+                    answer = connection.request("POST", wire.EVENTS_PATH, self._batch(gone))
+                    if answer.status >= 300:
+                        return answer
                 path = f"{wire.program_path(subject.id)}?outcome={outcome}"
                 if subject.confirmed_generation is not None:
                     path += f"&generation={subject.confirmed_generation}"
@@ -276,7 +290,7 @@ class Sender:
     def _answered(self, batch: list[Message], answer: Answer) -> None:
         if self.health is Health.UNREACHABLE:
             lost = f"; {self.outbox.dropped} reports were lost" if self.outbox.dropped else ""
-            _tell(logging.INFO, "thunder: the server at %s is back%s", self.root, lost)
+            tell(logging.INFO, "thunder: the server at %s is back%s", self.root, lost)
             self.outbox.dropped = 0
         self.health = Health.REACHABLE
         self._failures, self._retry_at = 0, 0.0
@@ -284,7 +298,7 @@ class Sender:
             _teach(batch, answer.body)
         else:
             message = _message_of(answer.body)
-            _tell(
+            tell(
                 logging.WARNING,
                 "thunder: the server answered %d, %d dropped%s", answer.status, len(batch), message,
             )  # fmt: skip
@@ -294,19 +308,27 @@ class Sender:
     def _failed(self, why: str) -> None:
         if self.health is not Health.UNREACHABLE:
             self.health = Health.UNREACHABLE
-            _tell(
+            tell(
                 logging.WARNING,
                 "thunder: the server at %s cannot be used (%s). Agents go on; what they report is sent when "
                 "it is back. Is `thunder serve` running, and %s right?", self.root, why, BASE_URL,
             )  # fmt: skip
         self._retry_at = self._sources.monotonic() + min(BACKOFF_MAX, BACKOFF_FIRST * 2**self._failures)
         self._failures = min(self._failures + 1, 16)
+        self._say_unheard()
         self._deliveries.failed(self._unreachable())
 
     def _refused(self, status: int) -> None:
         self.health = Health.STOPPED
         self._refused_with = status
-        _tell(logging.WARNING, "%s; nothing more is sent", self._refusal())
+        tell(logging.WARNING, "%s; nothing more is sent", self._refusal())
+        self._say_unheard()
+
+    def _say_unheard(self) -> None:
+        """Tells programs whose end waits to be told that nobody hears it."""
+        for message in self.outbox.waiting():
+            if isinstance(message, Close):
+                message.subject.unheard()
 
     def _unreachable(self) -> ThunderConnectionError:
         return ThunderConnectionError(f"the thunder server at {self.root} cannot be reached")
@@ -333,8 +355,8 @@ def _gone() -> ThunderConnectionError:
     return ThunderConnectionError("the SDK has been shut down or set up anew meanwhile")
 
 
-def _tell(level: int, message: str, *args: object) -> None:
-    """Logs from the sender's thread, which no handler of the application's may end."""
+def tell(level: int, message: str, *args: object) -> None:
+    """Logs from a thread of ours, which no handler of the application's may end."""
     with suppress(Exception):
         logger.log(level, message, *args)
 
@@ -346,7 +368,7 @@ def _teach(batch: list[Message], body: Mapping[str, object]) -> None:
         states: Mapping[str, object] = programs if isinstance(programs, dict) else {}
         errors = body.get("errors")
         for error in errors if isinstance(errors, list) else []:
-            _tell(logging.WARNING, "thunder: the server did not take an event: %s", error)
+            tell(logging.WARNING, "thunder: the server did not take an event: %s", error)
     else:
         states = {batch[0].subject.id: body}
     for subject in {id(message.subject): message.subject for message in batch}.values():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from thunder_sdk import wire
 from thunder_sdk._config import seconds, strings
 from thunder_sdk._dialects import Identity
-from thunder_sdk._environment import DockerEnvironment
+from thunder_sdk._environment import DockerEnvironment, engine_host
 from thunder_sdk._exceptions import ThunderConfigError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Spec:
     expected_context: int | None
     lease: float | None
     max_wait: float | None
+    environment: DockerEnvironment | None
 
     @classmethod
     def checked(
@@ -62,10 +63,8 @@ class Spec:
         environment: DockerEnvironment | None,
     ) -> Spec:
         """Raises ThunderConfigError, naming the argument and what it should be."""
-        if environment is not None:
-            raise ThunderConfigError(
-                "environment= is not available yet; start the container yourself and declare it"
-            )
+        if not isinstance(environment, DockerEnvironment | None):
+            raise ThunderConfigError(f"environment must be a DockerEnvironment, not {environment!r}")
         if parent is not None and parent == program_id:
             raise ThunderConfigError(f"parent: {parent} cannot be its own parent")
         return cls(
@@ -79,6 +78,7 @@ class Spec:
             expected_context=_integer("expected_context", expected_context, 0, wire.MAX_TOKENS),
             lease=None if lease is None else seconds("lease", lease, positive=True),
             max_wait=None if max_wait is None else seconds("max_wait", max_wait),
+            environment=environment,
         )
 
     def named(self, default: str) -> Spec:
@@ -104,6 +104,8 @@ class Spec:
             fields["expected_context_tokens"] = self.expected_context
         if self.max_wait is not None:
             fields["max_wait_s"] = self.max_wait
+        if self.environment is not None:
+            fields["environment"] = {**self.environment.payload(), "host": engine_host()}
         return fields
 
 

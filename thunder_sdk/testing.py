@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _PROGRAM = re.compile(r"/thunder/v1/programs/([^/]+)")
+_ENVIRONMENT = re.compile(r"/thunder/v1/programs/([^/]+)/environment")
 _COMPLETIONS = re.compile(r"(?:/p/([^/]+))?/v1/chat/completions")
 
 
@@ -125,6 +126,7 @@ class FakeProgram:
     fields: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     calls: int = 0
+    environment: dict[str, Any] = field(default_factory=lambda: {"state": "preparing", "reason": "scripted"})
 
     def answer(self) -> dict[str, Any]:
         """As the control plane shows it."""
@@ -201,6 +203,12 @@ class RecordingServer:
         """The LLM calls."""
         return [request for request in list(self.requests) if _COMPLETIONS.fullmatch(request.path)]
 
+    def settle_environment(self, program_id: str, **state: Any) -> None:
+        """Has a program's environment be so: ``state="ready", container_id="c1"``, or ``"failed"``."""
+        with self._changed:
+            self.programs[program_id].environment = state
+            self._changed.notify_all()
+
     def terminate(self, program_id: str, outcome: str) -> None:
         """Ends a program as an operator or a lease would."""
         with self._changed:
@@ -233,6 +241,9 @@ class RecordingServer:
             return 401, {"error": {"message": "wrong key"}}, {}
         if request.path == wire.EVENTS_PATH:
             return 200, self._take_events(request.body), {}
+        environment = _ENVIRONMENT.fullmatch(request.path)
+        if environment:
+            return self._show_environment(environment.group(1), float(request.query.get("wait_s", 0)))
         named = _PROGRAM.fullmatch(request.path)
         if named is None:
             return 404, {"error": {"message": f"no {request.path} here"}}, {}
@@ -261,6 +272,14 @@ class RecordingServer:
         ]
         lines = [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
         return 200, "".join(lines), {**headers, "Content-Type": "text/event-stream"}
+
+    def _show_environment(self, program_id: str, wait_s: float) -> tuple[int, Any, dict[str, str]]:
+        program = self.programs.get(program_id)
+        if program is None:
+            return 404, {"error": {"message": f"no program {program_id} here"}}, {}
+        self._changed.notify_all()
+        self._changed.wait_for(lambda: program.environment["state"] != "preparing", wait_s)
+        return 200, program.environment, {}
 
     def _take_program(self, request: RecordedRequest, program_id: str) -> tuple[int, Any, dict[str, str]]:
         if request.method == "PUT":

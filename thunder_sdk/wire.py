@@ -24,6 +24,8 @@ RETRY: Final = "X-Thunder-Retry"
 API_KEY: Final = "X-Thunder-Api-Key"
 BACKEND: Final = "X-Thunder-Backend"
 WAIT_MS: Final = "X-Thunder-Wait-Ms"
+AGE: Final = "X-Thunder-Age"  # of a PUT: seconds since the program began; what it made since then is its own
+SENT_AT: Final = "X-Thunder-Sent-At"  # of a PUT: Unix seconds on the client's clock
 THUNDER_PREFIX: Final = "x-thunder-"  # lower case: everything under it is ours and stops at the server
 
 SESSION_ID: Final = "X-Session-ID"

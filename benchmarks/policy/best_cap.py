@@ -29,8 +29,6 @@ def best_cap(load: Load, seeds: Sequence[int], processes: int) -> list[Row]:
 
     best = min(FIRST, most)
     for step in (4, 2, 1):
-        while (
-            better := min((max(1, best - step), best, min(most, best + step)), key=makespan)
-        ) != best:
+        while (better := min((max(1, best - step), best, min(most, best + step)), key=makespan)) != best:
             best = better
     return tried[best]

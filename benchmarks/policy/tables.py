@@ -13,7 +13,9 @@ from benchmarks.policy.work import Row
 
 
 def _table(title: str, first: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     table.add_column(first, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -23,7 +25,16 @@ def _table(title: str, first: str, *headings: str) -> Table:
 def figures(rows: Rows, against: str = "passthrough") -> Table:
     """One line a policy: means over the seeds."""
     table = _table(
-        "", "policy", "seconds", f"× {against}", "hit %", "wait p50", "p99, by seed", "pauses", "moves", "slowest"
+        "",
+        "policy",
+        "seconds",
+        f"× {against}",
+        "hit %",
+        "wait p50",
+        "p99, by seed",
+        "pauses",
+        "moves",
+        "slowest",
     )
     for name, of_seeds in rows.items():
         table.add_row(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -43,7 +43,6 @@ class Run:
         *,
         inside: Run | None = None,
     ) -> None:
-        self.tools = ToolCalls(expected)
         self.over = False
         self._outer = inside or innermost()
         self._error: BaseException | None = None
@@ -55,6 +54,7 @@ class Run:
         if current is None or nested:
             self._own = thunder.program(name and name[:NAME_LENGTH], parent=current)
         self.program: thunder.Program = self._own or current  # type: ignore[assignment]  # one of them is
+        self.tools = ToolCalls(expected, self.program)
 
     def start(self) -> Self:
         """Opens its program, if that is its own, and makes it current here."""
@@ -174,20 +174,29 @@ class ToolCalls:
     """The tool calls under way, by whatever identifies one of them to the framework.
 
     For hooks that tell of a beginning in one place and of the end in another, late, twice, or never.
+
+    Args:
+        expected: seconds that a tool usually runs, by its name.
+        program: whose calls they are; without it, whichever is current when one begins.
     """
 
-    def __init__(self, expected: Mapping[str, float] = NOTHING_EXPECTED) -> None:
+    def __init__(
+        self, expected: Mapping[str, float] = NOTHING_EXPECTED, program: thunder.Program | None = None
+    ) -> None:
         self._expected = expected
+        self._program = program
         self._running: dict[Hashable, Any] = {}
 
     def begin(self, key: Hashable, tool: str, *, expected: float | None = None) -> None:
-        """`tool` begins, for the current program; nothing if `key` runs already or there is no program."""
-        if key in self._running or thunder.current_program() is None:
+        """`tool` begins; nothing if `key` runs already, or there is no program, or it is over."""
+        program = self._program or thunder.current_program()
+        if key in self._running or program is None:
             return
-        acting = thunder.acting(tool or "tool", expected=self._expected.get(tool, expected))
-        # In a copy of the context: a hook must leave no span behind in its caller's.
-        copy_context().run(acting.__enter__)
-        self._running[key] = acting
+        with suppress(thunder.ThunderStateError):
+            acting = program.acting(tool or "tool", expected=self._expected.get(tool, expected))
+            # In a copy of the context: a hook must leave no span behind in its caller's.
+            copy_context().run(acting.__enter__)
+            self._running[key] = acting
 
     def end(self, key: Hashable, error: BaseException | None = None) -> None:
         """It has ended, with `error`; nothing if it does not run."""

@@ -17,7 +17,7 @@ from thunder_sdk import wire
 from thunder_server import payloads, views
 from thunder_server.auth import Keys
 from thunder_server.backend_spec import BackendSpec
-from thunder_server.core.events import Outcome, ProgramClosed
+from thunder_server.core.events import Outcome, ProgramClosed, ProgramOpened
 from thunder_server.core.program import Program, Status
 from thunder_server.errors import ApiError, invalid
 from thunder_server.jsonbody import MAX_BODY, read_object
@@ -67,14 +67,23 @@ class Control:
 
     async def put_program(self, request: web.Request) -> web.Response:
         program_id = _id(request)
-        body = payloads.read(payloads.ProgramBody, await read_object(request, self._max_body))
+        given = await read_object(request, self._max_body) | _since_when(request)
+        body = payloads.read(payloads.ProgramBody, given)
         if body.parent_id == program_id:
             raise invalid("parent_id: a program is not its own parent", "parent_id")
         before = self._scheduler.program(program_id)
-        self._runtime.post(body.opened(program_id, self._runtime.now()))
+        self._runtime.post(self._opened(program_id, body))
         program = self._known(program_id)
         opened = before is None or before.generation != program.generation
         return web.json_response(self._view(program), status=201 if opened else 200)
+
+    def _opened(self, program_id: str, body: payloads.ProgramBody) -> ProgramOpened:
+        now = self._runtime.now()
+        return body.opened(program_id, now, self._runtime.unix(now), self._here)
+
+    @property
+    def _here(self) -> payloads.Here:
+        return payloads.Here(*self._runtime.errands.here)
 
     async def get_program(self, request: web.Request) -> web.Response:
         return web.json_response(self._view(self._known(_id(request))))
@@ -119,7 +128,7 @@ class Control:
             if index % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
             try:
-                event = payloads.read_event(value, self._runtime.now(), body.emitter)
+                event = payloads.read_event(value, self._runtime.now(), body.emitter, self._here)
             except ApiError as wrong:
                 errors.append({"index": index, "message": wrong.message})
             else:
@@ -198,6 +207,18 @@ def _id(request: web.Request) -> str:
     if not wire.is_valid_id(program_id):
         raise invalid(f"{program_id[:60]!r} is no program id: {wire.ID_GRAMMAR}", "id")
     return program_id
+
+
+def _since_when(request: web.Request) -> dict[str, float]:
+    """What the SDK says of the time, which is no property of the program, in headers."""
+    said = {}
+    for name, header in (("age_s", wire.AGE), ("sent_at", wire.SENT_AT)):
+        if text := request.headers.get(header):
+            try:
+                said[name] = float(text)
+            except ValueError:
+                raise invalid(f"{header}: should be a number, not {text[:60]!r}", header) from None
+    return said
 
 
 def _unknown_program(program_id: str) -> ApiError:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from thunder_sdk import wire
 from thunder_server.core import events
+from thunder_server.core.resources import DOCKER
 from thunder_server.errors import ApiError, invalid
 from thunder_server.jsonbody import kind_of
 
@@ -33,15 +35,14 @@ def _resource_kind(value: str) -> str:
     return value
 
 
-def _not_yet(value: object) -> NoReturn:
-    # Taking it and preparing nothing would leave the agent waiting for what never comes.
-    raise ValueError("is not supported by this server yet; leave it out")
-
-
 Id = Annotated[str, AfterValidator(_id)]
 Duration = Annotated[float, Field(gt=0, le=wire.MAX_SECONDS)]
 DurationOrZero = Annotated[float, Field(ge=0, le=wire.MAX_SECONDS)]
 Priority = Annotated[int, Field(ge=-wire.MAX_PRIORITY, le=wire.MAX_PRIORITY)]
+Word = Annotated[str, Field(max_length=100_000)]
+Words = Annotated[list[Word], Field(max_length=10_000)]
+SAME_CLOCK_S: Final = 1.0
+"""Clocks that agree this well are taken to be the same, and what lies between to be the way."""
 Tag = Annotated[str, Field(max_length=wire.MAX_NAME)]
 
 
@@ -50,6 +51,25 @@ Body = TypeVar("Body", bound=BaseModel)
 
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class EnvironmentBody(_Body):
+    """What the SDK's ``DockerEnvironment`` describes; ``host`` is where it is wanted."""
+
+    kind: Literal["docker"] = "docker"
+    image: Annotated[str, Field(min_length=1, max_length=wire.MAX_REF)]
+    command: Words | None = None
+    setup: Words = []
+    env: Annotated[dict[str, Word], Field(max_length=1_000)] = {}
+    mounts: Words = []
+    workdir: Word | None = None
+    network: Word | None = None
+    limits: Annotated[dict[str, int | float | str], Field(max_length=100)] = {}
+    host: Annotated[str, Field(min_length=1, max_length=wire.MAX_HOST)] | None = None
+
+    def wanted(self, here: str) -> events.EnvironmentWanted:
+        spec = self.model_dump(exclude={"host"}, exclude_defaults=True) | {"kind": self.kind}
+        return events.EnvironmentWanted(image=self.image, host=self.host or here, spec=spec)
 
 
 class ProgramBody(_Body):
@@ -64,10 +84,19 @@ class ProgramBody(_Body):
     expected_context_tokens: Annotated[int, Field(ge=0, le=wire.MAX_TOKENS)] | None = None
     lease_s: Duration | None = None
     max_wait_s: DurationOrZero | None = None
-    environment: Annotated[Any, AfterValidator(_not_yet)] = None
+    environment: EnvironmentBody | None = None
+    age_s: DurationOrZero = 0.0  # how long ago it began, when this was sent
+    sent_at: Annotated[float, Field(ge=0, le=10**11)] | None = None
 
-    def opened(self, program_id: str, at: float) -> events.ProgramOpened:
-        return events.ProgramOpened(at=at, program_id=program_id, fields=self.model_dump(exclude_unset=True))
+    def opened(self, program_id: str, at: float, unix: float, here: Here) -> events.ProgramOpened:
+        """As an event that happens ``at`` (in Unix seconds ``unix``), to a server that is ``here``."""
+        fields = self.model_dump(exclude_unset=True, exclude={"environment", "age_s", "sent_at"})
+        on_its_way_s = 0.0 if self.sent_at is None else unix - self.sent_at
+        age_s = self.age_s + (on_its_way_s if 0 <= on_its_way_s <= SAME_CLOCK_S else 0.0)
+        environment = None if self.environment is None else self.environment.wanted(here.engine)
+        return events.ProgramOpened(
+            at=at, program_id=program_id, fields=fields, environment=environment, age_s=age_s
+        )
 
 
 class EventsBody(_Body):
@@ -168,8 +197,26 @@ _AnyEvent = _ActingStarted | _ActingFinished | _Heartbeat | _ResourceDeclared | 
 _EVENT: TypeAdapter[_AnyEvent] = TypeAdapter(Annotated[_AnyEvent, Field(discriminator="type")])
 
 
-def read_event(value: object, at: float, emitter: str) -> events.ClientEvent:
+class Here(NamedTuple):
+    """What this machine, and the Docker engine in use on it, are called as hosts of resources."""
+
+    machine: str
+    engine: str
+
+    def of(self, kind: str) -> str:
+        """The host of a resource that names none."""
+        return self.engine if kind in DOCKER or kind == wire.ResourceKind.ENVIRONMENT else self.machine
+
+
+def read_event(value: object, at: float, emitter: str, here: Here) -> events.ClientEvent:
     """One entry of ``events`` as the core's event. Raises `ApiError`."""
+    event = _read_event(value, at, emitter)
+    if isinstance(event, events.ResourceDeclared | events.ResourceReleased) and event.host is None:
+        return replace(event, host=here.of(event.kind))
+    return event
+
+
+def _read_event(value: object, at: float, emitter: str) -> events.ClientEvent:
     if not isinstance(value, Mapping):
         raise invalid(f"an event must be an object, not {kind_of(value)}")
     try:
@@ -199,6 +246,7 @@ _PLAIN: Final = {
     "string_type": "should be a string",
     "list_type": "should be an array",
     "dict_type": "should be an object",
+    "model_type": "should be an object",
 }
 
 

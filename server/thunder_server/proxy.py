@@ -24,6 +24,7 @@ from thunder_server.exchange import Exchange
 from thunder_server.identity import read_identity
 from thunder_server.models import Models
 from thunder_server.passage import Passage
+from thunder_server.prompt_chain import prompt_chain
 from thunder_server.request_body import prompt_chars, read_body
 from thunder_server.runtime import Runtime
 from thunder_server.upstream import request_headers
@@ -102,6 +103,7 @@ class Proxy:
                 path=path,
                 model=body.model,
                 prompt_chars=prompt_chars(body.fields),
+                messages=prompt_chain(path, body.fields),
                 max_output_tokens=body.max_output_tokens,
                 digest=_digest(path, raw),
                 is_retry=identity.is_retry,

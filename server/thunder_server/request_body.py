@@ -155,9 +155,9 @@ def prompt_chars(fields: Mapping[str, Any]) -> int:
     """
     total = 0
     for name in ("messages", "prompt", "input", "system", "instructions"):
-        total += _text_chars(fields.get(name))
+        total += text_chars(fields.get(name))
     if (tools := fields.get("tools")) is not None:
-        total += _text_chars(tools, schema=True)
+        total += text_chars(tools, schema=True)
     return total
 
 
@@ -191,7 +191,7 @@ _TEXT_KEYS: Final = frozenset(
 )
 
 
-def _text_chars(value: object, *, schema: bool = False) -> int:
+def text_chars(value: object, *, schema: bool = False) -> int:
     """Iterative, as bodies come as deep as the parser lets them."""
     total = 0
     if isinstance(value, list) and not schema:

@@ -18,7 +18,7 @@ import aiohttp
 from thunder_server.backend_spec import BackendSpec
 from thunder_server.backends.poller import Poller
 from thunder_server.calls import Call, Cut
-from thunder_server.core.decisions import Cancel, Decision, Dispatch, Refuse
+from thunder_server.core.decisions import Cancel, Decision, Dispatch, Errand, Refuse, TokenizersDiffer
 from thunder_server.core.events import (
     BackendAdded,
     BackendDrained,
@@ -31,6 +31,7 @@ from thunder_server.core.events import (
     Tick,
 )
 from thunder_server.core.scheduler import Scheduler
+from thunder_server.errands import Errands
 from thunder_server.upstream import make_session
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Runtime:
         """Waiting and running calls by call id."""
         self.backends: Final[dict[str, Poller]] = {}
         """What this server knows of each backend by backend id: ``.spec`` and the latest ``.reading``."""
+        self.errands: Final = Errands(self.post, self.now, self.unix)
+        """Work on resources that is under way, here and at reapers."""
         self.http: aiohttp.ClientSession
         """For all traffic to engines; there from `start` to `stop`."""
         self.stopping = False
@@ -117,6 +120,7 @@ class Runtime:
             self._alarm = None
         for timer in self._drains.values():
             timer.cancel()
+        await self.errands.stop()
         await asyncio.gather(*(poller.stop() for poller in self.backends.values()), *self._retired)
         await self.http.close()
 
@@ -155,6 +159,16 @@ class Runtime:
             case Cancel():
                 if (call := self.calls.get(decision.call_id)) is not None:
                     call.interrupt(decision)
+            case TokenizersDiffer(backend_ids=(one, other), path=path):
+                log.warning(
+                    "backends %s and %s count different tokens in the same prompt (%s): their tokenizers or "
+                    "chat templates differ, so what one has cached says nothing about the other",
+                    one,
+                    other,
+                    path,
+                )
+            case Errand():
+                self.errands.give(decision)
             case _:
                 pass  # told, not asked: observers see it
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,9 @@ from thunder_server.core.policies import CapSettings, PaperSettings, Policy, mak
 from thunder_server.core.scheduler import Scheduler
 from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
+from thunder_server.reapers import Reapers
+from thunder_server.reclaim.worker import make_worker
+from thunder_server.resources import Resources
 from thunder_server.runtime import Runtime
 from thunder_server.settings import Settings
 from thunder_server.weight_sync import WeightSync
@@ -63,6 +67,8 @@ def make_faces(runtime: Runtime, settings: Settings) -> list[Face]:
     return [
         Observation(runtime, keys, settings.policy, open_metrics=settings.open_metrics),
         Control(runtime, keys, max_body=settings.max_body),
+        Resources(runtime, keys, unknown_after_s=settings.auto_lease, max_body=settings.max_body),
+        Reapers(runtime, keys, max_body=settings.max_body),
         Compat(runtime, keys, settings.policy, max_body=settings.max_body),
         WeightSync(runtime, keys, max_body=settings.max_body),
         Proxy(
@@ -86,6 +92,9 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
     for backend in settings.backend:
         runtime.add_backend(backend)
     await runtime.start()
+    runtime.errands.serve_with(
+        make_worker(roots=settings.resource_root, docker_host=os.environ.get("DOCKER_HOST"))
+    )
     try:
         async with start_server(app, settings.host, settings.port) as url:
             try:

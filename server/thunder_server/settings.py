@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,16 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str | dict) else value
 
 
+def _directories(value: object) -> object:
+    """``/a:/b`` as the variable has it, or a list."""
+    entries = value.split(os.pathsep) if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple) or not all(
+        isinstance(entry, str) and Path(entry).is_absolute() for entry in entries
+    ):
+        raise ValueError("should be absolute paths of directories, for instance /var/tmp/agents")
+    return entries
+
+
 Seconds = Annotated[float, BeforeValidator(no_bool), Field(gt=0, le=10**7)]
 SecondsOrZero = Annotated[float, BeforeValidator(no_bool), Field(ge=0, le=10**7)]
 Factor = Annotated[float, BeforeValidator(no_bool), Field(gt=0, le=10)]
@@ -101,6 +112,7 @@ class Settings(BaseModel):
     max_body: Annotated[int, BeforeValidator(no_bool), BeforeValidator(_size), Field(gt=0, le=2**40)] = 2**26
     engine_priority: bool = False
     poll: Annotated[float, BeforeValidator(no_bool), Field(ge=0.05, le=3600)] = 1.0
+    resource_root: Annotated[tuple[Path, ...], BeforeValidator(_directories)] = ()
 
     @property
     def backends(self) -> tuple[BackendSpec, ...]:

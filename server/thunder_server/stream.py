@@ -39,8 +39,6 @@ _DECISIONS: Final[dict[type[d.Decision], str]] = {
 _REPORTS: Final[dict[type[e.Event], str]] = {
     e.ActingStarted: "acting.started",
     e.ActingFinished: "acting.finished",
-    e.ResourceDeclared: "resource.declared",
-    e.ResourceReleased: "resource.released",
 }
 # Decisions and events speak of many things in the core's terms; readers want few of them, under their names.
 _RENAMED: Final = {"backend_id": "backend", "refusal": "code"}
@@ -85,6 +83,17 @@ def _names(subject: d.Decision | e.Event | None) -> tuple[str, ...]:
     return tuple(field.name for field in told if field.name not in _UNTOLD)
 
 
+def _kind(decision: d.Decision) -> str | None:
+    """Under which ``type`` a decision is told; ``None``: not at all."""
+    match decision:
+        case d.ResourceChanged(state=state):
+            return f"resource.{state}"
+        case d.EnvironmentChanged(state=state):
+            return f"environment.{state}"
+        case _:
+            return _DECISIONS.get(type(decision))
+
+
 class Stream:
     """The ring, an observer of the runtime, and the bells of those who wait for more.
 
@@ -109,7 +118,7 @@ class Stream:
         before = self._next_id
         self._take_event(event)
         for decision in decided:
-            kind = _DECISIONS.get(type(decision))
+            kind = _kind(decision)
             if kind is not None:
                 program_id = getattr(decision, "program_id", None)
                 self._append(event.at, kind, program_id, decision)

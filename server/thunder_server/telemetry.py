@@ -18,10 +18,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from thunder_sdk.wire import ResourceKind
 from thunder_server import views
 from thunder_server.core.decisions import Decision, Dispatch, Refusal, Restore
 from thunder_server.core.events import CallEnd, Event, Outcome
 from thunder_server.core.program import Phase, Status
+from thunder_server.core.resources import ResourceState
 from thunder_server.runtime import Runtime
 
 WAIT_BUCKETS: Final = (
@@ -116,6 +118,7 @@ class Telemetry(Collector):
         )
         yield self._paused.family("thunder_pause_seconds", "How long programs had been paused when restored")
         yield from self._programs()
+        yield from self._resources()
         yield from self._backends()
 
     def _programs(self) -> Iterator[Metric]:
@@ -136,6 +139,46 @@ class Telemetry(Collector):
             "Calls under way",
             ("state",),
             {("waiting",): waiting, ("running",): len(calls) - waiting},
+        )
+
+    def _resources(self) -> Iterator[Metric]:
+        scheduler = self._runtime.scheduler
+        done = scheduler.counters
+        standing = Counter(
+            (holding.thing.key.kind, holding.state.value) for holding in scheduler.ledger.holdings
+        )
+        kinds = [(kind, state) for kind in ResourceKind for state in ResourceState]
+        yield _gauge(
+            "thunder_resources",
+            "What programs hold and held; of terminated ones for ten minutes, if nothing is left to be done",
+            ("kind", "state"),
+            {(kind.value, state.value): standing[kind.value, state.value] for kind, state in kinds},
+        )
+        leaked = sum(holding.state is ResourceState.FAILED for holding in scheduler.ledger.holdings)
+        yield _gauge("thunder_resources_leaked", "What could not be reclaimed, for now", (), {(): leaked})
+        ends = (ResourceState.RECLAIMED, ResourceState.SPARED, ResourceState.FAILED)
+        yield _counters(
+            "thunder_resources_ended",
+            "What became of things to be removed",
+            "end",
+            ends,
+            done.resources_ended,
+        )
+        environments = {"ready": done.environments_prepared, "failed": done.environments_failed}
+        yield _counters(
+            "thunder_environments_prepared",
+            "Environments, by how preparing them ended",
+            "end",
+            tuple(environments),
+            environments,
+        )
+        seconds = {"hidden": done.prepared_hidden_s, "not_hidden": done.prepared_exposed_s}
+        yield _counters(
+            "thunder_environment_prepare_seconds",
+            "Seconds of preparing environments, while nobody or somebody waited for them",
+            "wait",
+            tuple(seconds),
+            seconds,
         )
 
     def _backends(self) -> Iterator[Metric]:
@@ -170,7 +213,7 @@ def _counter(name: str, help_text: str, value: float) -> Metric:
 
 
 def _counters(
-    name: str, help_text: str, label: str, known: Iterable[str], counts: Mapping[Any, int]
+    name: str, help_text: str, label: str, known: Iterable[str], counts: Mapping[Any, float]
 ) -> Metric:
     """One series for each known label value, from the start: a rate needs a zero to rise from."""
     family = CounterMetricFamily(name, help_text, labels=(label,))

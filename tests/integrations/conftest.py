@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from ..server.cli.harness import Background
+from .harness import containers
 from .harness.engine import MODEL, Engine
 from .harness.lanes import Lane
 from .harness.proofs import Ledger, proofs_of
@@ -115,12 +116,18 @@ def lane(request: pytest.FixtureRequest, tmp_path: Path) -> Lane:
     """The environment that the test named, pointed at the server (where the test takes one)."""
     home = tmp_path / "home"
     home.mkdir()
-    plain = Lane(request.param, home)
-    if plain.missing:
+    return Lane(request.param, home).require()
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """An image with a shell, for tests that are marked ``docker``."""
+    reason = containers.missing()
+    if reason:
         if os.environ.get("CI"):
-            pytest.fail(plain.missing)
-        pytest.skip(plain.missing)
-    return plain
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return containers.image()
 
 
 @pytest.fixture

@@ -27,13 +27,13 @@ def drain(outbox):
 def test_reports_in_a_row_are_one_batch():
     outbox = Outbox()
     messages = [
-        Open(None, {}),
+        Open(None, {}, 0.0),
         phase(1),
         resource(2),
         phase(3),
         Close(None, "success"),
         phase(4),
-        Open(None, {}),
+        Open(None, {}, 0.0),
     ]
     for message in messages:
         outbox.put(message)
@@ -60,7 +60,7 @@ def test_what_is_taken_is_taken_again_until_settled():
 
 def test_phases_give_way_before_the_rest():
     outbox = Outbox(limit=4)
-    for message in (Open(None, {}), phase(1), resource(2), phase(3), Close(None, "success")):
+    for message in (Open(None, {}, 0.0), phase(1), resource(2), phase(3), Close(None, "success")):
         outbox.put(message)
     kept = [message for batch in drain(outbox) for message in batch]
     assert [type(message) for message in kept] == [Open, Report, Report, Close]

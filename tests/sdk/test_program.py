@@ -289,7 +289,6 @@ def test_repr():
         {"expected_context": 10**10},
         {"tags": [1]}, {"metadata": {"x": object()}}, {"metadata": [1]}, {"metadata": {"x": float("nan")}},
         {"expected_context": -1}, {"lease": 0}, {"max_wait": -1}, {"max_wait": float("nan")},
-        {"environment": thunder.DockerEnvironment("python:3.12")},
     ],
     ids=lambda arguments: next(iter(arguments)),
 )  # fmt: skip

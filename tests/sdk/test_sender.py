@@ -248,7 +248,7 @@ def test_the_thread_survives_a_bug(server, caplog):
             raise RuntimeError("a bug")
 
     with use_sdk(server.url) as process:
-        process.put(_sender.Open(Broken(), {}))
+        process.put(_sender.Open(Broken(), {}, 0.0))
         assert thunder.flush(30)
         with thunder.program() as p:
             pass
@@ -277,8 +277,8 @@ def test_the_thread_survives_a_broken_log_handler(server):
     try:
         with use_sdk(server.url) as process:
             server.fail_next += [503, 422]
-            process.put(_sender.Open(Broken(), {}))
-            process.put(_sender.Open(Broken(), {}))
+            process.put(_sender.Open(Broken(), {}, 0.0))
+            process.put(_sender.Open(Broken(), {}, 0.0))
             with thunder.program() as p:
                 assert thunder.flush(30)
             assert thunder.flush(30)
@@ -300,7 +300,7 @@ def test_what_ends_in_the_senders_own_thread_does_not_wait_for_itself(server):
 
     with use_sdk(server.url) as process:
         inner = thunder.program().__enter__()
-        process.put(_sender.Open(Closing(), {}))
+        process.put(_sender.Open(Closing(), {}, 0.0))
         assert thunder.flush(30)
         assert thunder.flush(30)
     assert results == [False]

@@ -7,7 +7,21 @@ from __future__ import annotations
 
 import typer
 
-from thunder_server.cli import analyze, backends, demo, doctor, emulate, programs, serve, simulate, top, why
+from thunder_server.cli import (
+    analyze,
+    backends,
+    demo,
+    doctor,
+    emulate,
+    programs,
+    reaper,
+    run,
+    serve,
+    simulate,
+    top,
+    tune,
+    why,
+)
 
 app = typer.Typer(
     name="thunder",
@@ -29,7 +43,24 @@ def _flowing(text: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 
-for command in (demo, serve, emulate, simulate, analyze, top, programs, backends, why, doctor):
+COMMANDS = (
+    demo,
+    serve,
+    run,
+    emulate,
+    simulate,
+    analyze,
+    tune,
+    top,
+    programs,
+    backends,
+    why,
+    doctor,
+    reaper,
+)
+"""In the order of ``thunder --help``."""
+
+for command in COMMANDS:
     command.register(app)
 for listed in app.registered_commands:
     listed.help = _flowing(listed.callback.__doc__)

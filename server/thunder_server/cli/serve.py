@@ -84,6 +84,14 @@ def serve(
         ),
     ] = None,
     poll: Annotated[str | None, _option("S", "How often to look at each backend.", "1")] = None,
+    resource_root: Annotated[
+        list[str] | None,
+        _option(
+            "DIR",
+            "Directories that programs declare are removed only below this one; may be repeated.",
+            "the temporary directory",
+        ),
+    ] = None,
     config: Annotated[
         str | None, _option("FILE", "TOML file with any of these, underscores for dashes.")
     ] = None,

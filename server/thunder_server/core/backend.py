@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from thunder_server.core.cached import Cached
 from thunder_server.core.call import Call
+from thunder_server.core.pace import Forecast, Pace
 from thunder_server.core.program import Program
 from thunder_server.core.residue import Residue
+from thunder_server.core.sharing import Sharing
 from thunder_server.core.turnover import Turnover
 
 
@@ -99,6 +102,13 @@ class Backend:
     residue: Residue = field(default_factory=Residue)
     turnover: Turnover = field(default_factory=Turnover)
 
+    shares: bool = False  # whether what programs have in common counts once
+    sharing: Sharing[Program] = field(default_factory=Sharing)
+    cache: Cached = field(default_factory=Cached)
+    cold_since: float = 0.0  # when its cache was empty for sure
+    pace: Pace = field(default_factory=Pace)
+    forecast: Forecast = field(default_factory=Forecast)
+
     @property
     def capacity_tokens(self) -> int | None:
         """KV capacity: the operator's word, else the engine's, else unknown."""
@@ -121,7 +131,8 @@ class Backend:
 
     def used(self, at: float) -> float:
         """Tokens in use, in the decayed view, for pausing and restoring alike."""
-        return self.reasoning_tokens + self.acting_tokens.value(at)
+        used = self.reasoning_tokens + self.acting_tokens.value(at)
+        return max(0.0, used - self.sharing.credit) if self.shares else used
 
     def serves(self, model: str | None) -> bool:
         """Whether calls for this model may come here now."""
@@ -133,6 +144,18 @@ class Backend:
         charge = self.charges[program]
         amount = min(charge.tokens, self.limit)
         return amount if charge.since is None else self.acting_tokens.weight(amount, charge.since, at)
+
+    def emptied(self, *, exact: bool, at: float) -> None:
+        """Nothing is in its cache any longer; ``exact``: the engine has said so."""
+        self.cache.cleared(exact=exact)
+        self.residue.clear()
+        self.cold_since = at
+
+    def idle_since(self, program: Program) -> float:
+        """Since when an acting program on this backend has been at it."""
+        since = self.charges[program].since
+        assert since is not None
+        return since
 
     def charge(self, program: Program, charge: Charge | None, at: float) -> None:
         """Let the program be charged for this and no longer for what it was before."""

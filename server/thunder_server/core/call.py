@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from thunder_server.core.events import CallArrived
+from thunder_server.core.prefix import Prompt
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -16,6 +17,7 @@ class Call:
     """
 
     request: CallArrived
+    prompt: Prompt
     estimate: int
     deadline: float
     queued_at: float  # for first come, first served: a retry keeps the place of the attempt it replaces
@@ -23,6 +25,7 @@ class Call:
     waited_s: float = 0.0  # before its latest dispatch
     backend_id: str | None = None
     order: int = 0  # of dispatch, over all calls; decides whose usage is the program's context
+    predicted: int = 0  # tokens of the prompt taken to be cached where it was dispatched to
     tried: set[str] = field(default_factory=set)  # backends that refused the connection
 
     @property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from thunder_server.core.call import Call
-from thunder_server.core.decisions import Cancel, Dispatch, Refusal, Refuse
+from thunder_server.core.decisions import Cancel, Dispatch, Refusal, Refuse, TokenizersDiffer
 from thunder_server.core.events import (
     CallArrived,
     CallConnectFailed,
     CallEnd,
     CallFinished,
     CallProgressed,
+    CallTokenized,
     Outcome,
 )
 from thunder_server.core.placement import Placement
@@ -40,7 +41,13 @@ class Calls:
             wait for wait in (event.max_wait_s, program.max_wait_s, w.config.max_wait_s) if wait is not None
         )
         estimate = w.sizer.estimate(program, event.prompt_chars)
-        call = Call(request=event, estimate=estimate, deadline=w.now + max_wait, queued_at=queued_at)
+        call = Call(
+            request=event,
+            prompt=w.router.prompt(event.messages, event.blocks, estimate),
+            estimate=estimate,
+            deadline=w.now + max_wait,
+            queued_at=queued_at,
+        )
         program.calls[call.id] = call
         program.call_totals.total += 1
         alone = len(program.calls) == 1 and not program.acting and program.tool_finished_at is None
@@ -84,6 +91,14 @@ class Calls:
         found = self._w.calls.get(call_id)
         return found is not None and found[1].backend_id == backend_id
 
+    def tokenized(self, event: CallTokenized) -> None:
+        """The blocks of a prompt have become known; where they are may decide where a waiting call goes."""
+        found = self._w.calls.get(event.call_id)
+        if found is not None:
+            _, call = found
+            call.prompt.blocks = event.blocks
+            self._w.freed |= call.backend_id is None
+
     def progressed(self, event: CallProgressed) -> None:
         """A running call has grown."""
         found = self._w.calls.get(event.call_id)
@@ -111,9 +126,10 @@ class Calls:
             totals.prompt += event.prompt_tokens or 0
             totals.completion += event.completion_tokens or 0
             totals.cached += event.cached_tokens or 0
-        self._learn_turnover(program, call, event, backend_id)
+        self._learn_turnover(call, event, backend_id)
         self._learn_context(program, call, event, backend_id)
-        w.note(program, "finished", _HOW_ENDED[event.end])
+        self._learn_cache(program, call, event, backend_id)
+        w.note(program, "finished", _HOW_ENDED[event.end] + _as_predicted(call, event))
         self._close_if_final(program, call)
 
     def waited_too_long(self, call: Call) -> None:
@@ -241,21 +257,19 @@ class Calls:
         program.running -= 1
         call.backend_id = None
 
-    def _learn_turnover(
-        self, program: Program, call: Call, event: CallFinished, backend_id: str | None
-    ) -> None:
-        """How fast the backend is, and how contexts grow there: from answers that say all of it."""
+    def _learn_turnover(self, call: Call, event: CallFinished, backend_id: str | None) -> None:
+        """How fast the backend is: from answers that say all of it."""
         backend = self._w.fleet.get(backend_id or "")
         prompt, cached, completion = event.prompt_tokens, event.cached_tokens, event.completion_tokens
-        if backend is None or event.end is not CallEnd.COMPLETED or prompt is None or completion is None:
+        if backend is None or event.end is not CallEnd.COMPLETED:
+            return
+        if prompt is None or completion is None or cached is None:
             return
         now = self._w.now
-        if cached is not None:
-            seconds = now - call.arrived_at - call.waited_s
-            backend.turnover.learn(seconds=seconds, computed=prompt - cached, completion=completion)
-        if program.resident and backend_id == program.backend_id:
-            grown = max(0, prompt + completion - program.resident)
-            backend.turnover.grew(grown, capacity=backend.limit, at=now)
+        seconds = now - call.arrived_at - call.waited_s
+        backend.turnover.learn(seconds=seconds, computed=prompt - cached, completion=completion)
+        alone_s = backend.turnover.alone_s(computed=prompt - cached, completion=completion)
+        backend.pace.learn(seconds=seconds, alone_s=alone_s, at=now)
 
     def _learn_context(
         self, program: Program, call: Call, event: CallFinished, backend_id: str | None
@@ -279,6 +293,22 @@ class Calls:
             if backend_id == program.backend_id:
                 program.resident = context
 
+    def _learn_cache(self, program: Program, call: Call, event: CallFinished, backend_id: str | None) -> None:
+        """What the prompt was in tokens, how much of it was cached, and that all of it is now."""
+        w = self._w
+        backend = w.fleet.get(backend_id or "")
+        tokens = event.prompt_tokens
+        if backend is None or event.end is not CallEnd.COMPLETED or tokens is None:
+            return
+        other = w.router.learn(call, tokens, backend)
+        if other is not None:
+            w.out.append(TokenizersDiffer(backend_ids=(other, backend.id), path=call.request.path))
+        w.router.answered(call, backend, event.completion_tokens or call.produced, event.cached_tokens)
+        if call.order == program.context_order:
+            program.prompt = call.prompt
+            if program.backend_id == backend_id:
+                backend.sharing.hold(program, call.prompt.messages)
+
     def _close_if_final(self, program: Program, call: Call) -> None:
         if (call.request.final or program.anonymous) and program.ending is None:
             program.ending = Outcome.SUCCESS
@@ -291,3 +321,9 @@ _HOW_ENDED = {
     CallEnd.CLIENT_GONE: "the client left during its call",
     CallEnd.CANCELLED: "its call was cancelled",
 }
+
+
+def _as_predicted(call: Call, event: CallFinished) -> str:
+    if event.cached_tokens is None or not len(call.prompt.messages):
+        return ""
+    return f"; {event.cached_tokens} tokens of its prompt were cached, {call.predicted} had been expected"

@@ -1,8 +1,10 @@
-"""What the operator may turn; every figure is in seconds."""
+"""What the operator may turn; figures are in seconds unless they say otherwise."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from thunder_server.core.router import RouterSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,5 +28,7 @@ class SchedulerConfig:
     """How long a terminated program stays visible and its id known."""
     supersede_after_s: float = 60.0
     """From this age on, a first attempt gives way to an identical request that is no declared retry."""
+    router: RouterSettings = field(default_factory=RouterSettings)
+    """How replicas are scored."""
     hibernate_after_s: float | None = None
     """How long a program is paused before its environment is too; ``None``: never."""

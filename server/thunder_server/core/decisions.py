@@ -254,3 +254,24 @@ class Forget(Decision):
     """Nothing of this id is kept any longer (ten minutes after its end; at once for untagged calls)."""
 
     program_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preferred(Decision):
+    """In shadow mode: the program was placed on ``backend_id``, where the router would have preferred
+    another one, or has agreed (``preferred_id`` the same). Tokens are those cached of its prompt."""
+
+    program_id: str
+    backend_id: str
+    preferred_id: str
+    cached_tokens: int
+    preferred_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizersDiffer(Decision):
+    """Two replicas have made different numbers of tokens of the same prompt, so that what one has cached says
+    nothing about the other. Told once for every two."""
+
+    backend_ids: tuple[str, str]
+    path: str

@@ -7,9 +7,11 @@ durations float seconds. Ids are checked at the boundary; the core takes them as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from thunder_server.core.prefix import Chain
 
 
 class CallEnd(StrEnum):
@@ -143,6 +145,8 @@ class CallArrived(Event):
     path: str = "/v1/chat/completions"
     model: str | None = None
     prompt_chars: int = 0  # text characters of the prompt, images and other data URIs left out
+    messages: Chain | None = None  # the prompt by its messages, ends in characters
+    blocks: Chain | None = None  # and by its token blocks, as far as its tokens are known
     max_output_tokens: int | None = None
     digest: bytes = b""  # of path and body; equal digests are the same request
     is_retry: bool = False  # the client says so
@@ -167,6 +171,14 @@ class CallProgressed(Event):
 
     call_id: str
     completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTokenized(Event):
+    """What tokens the prompt of a call has is known by now, or more of them."""
+
+    call_id: str
+    blocks: Chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +237,40 @@ class BackendDrained(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendRemoved(Event):
     """Gone at once; its running calls are cut (the runtime reports each as ``BACKEND_FAILED``)."""
+
+    backend_id: str
+
+
+# --- what engines tell of their prefix caches ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixStored(Event):
+    """These blocks can be found in the backend's cache from now on; keys as in `Chain`."""
+
+    backend_id: str
+    keys: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixEvicted(Event):
+    """The backend's cache has dropped these blocks."""
+
+    backend_id: str
+    keys: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCleared(Event):
+    """The backend's cache is empty now. ``exact``: it tells all that it stores from here on."""
+
+    backend_id: str
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixUnseen(Event):
+    """The backend does not tell what it caches any longer, or something of it was missed."""
 
     backend_id: str
 

@@ -6,12 +6,23 @@ from collections.abc import Collection, Iterator, Mapping
 
 from thunder_server.core.backend import Backend, DecayedSum
 from thunder_server.core.program import Program
+from thunder_server.core.router import KvRouter, RouterSettings
 
 
 class Fleet(Mapping[str, Backend]):
-    """Backends by id. ``decay`` and ``watermark`` are the policy's: x of f(t) = x^(-t), and λmax."""
+    """Backends by id. ``decay``, ``watermark`` and ``shares`` are the policy's: x of f(t) = x^(-t), λmax, and
+    whether prefixes that programs share count once. ``router`` says where a program would best go."""
 
-    def __init__(self, *, decay: float = 1.0, watermark: float = 1.0) -> None:
+    def __init__(
+        self,
+        router: KvRouter | None = None,
+        *,
+        decay: float = 1.0,
+        watermark: float = 1.0,
+        shares: bool = False,
+    ) -> None:
+        self.router = router or KvRouter(RouterSettings())
+        self._shares = shares
         self._decay = decay
         self._watermark = watermark
         self._backends: dict[str, Backend] = {}
@@ -25,9 +36,15 @@ class Fleet(Mapping[str, Backend]):
     def __len__(self) -> int:
         return len(self._backends)
 
-    def add(self, backend_id: str) -> Backend:
+    def add(self, backend_id: str, at: float) -> Backend:
         """A new replica, not healthy before it has been heard of."""
-        backend = Backend(id=backend_id, watermark=self._watermark, acting_tokens=DecayedSum(self._decay))
+        backend = Backend(
+            id=backend_id,
+            watermark=self._watermark,
+            shares=self._shares,
+            acting_tokens=DecayedSum(self._decay),
+            cold_since=at,
+        )
         self._backends[backend_id] = backend
         return backend
 

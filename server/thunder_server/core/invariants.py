@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import isclose, isinf
 
 from thunder_server.core.backend import Backend
@@ -70,10 +71,28 @@ def _check_backend(w: World, b: Backend) -> None:
         assert charge.since == since, f"{program.id} is charged as acting since {charge.since}"
         used += b.weight_of(program, w.now)
     assert set(b.programs) <= set(b.charges), f"{b.id}: programs without an account"
-    assert isclose(b.used(w.now), used, rel_tol=1e-6, abs_tol=1e-3), f"{b.id}: {b.used(w.now)}, not {used}"
+    _check_sharing(b)
+    used -= b.sharing.credit if b.shares else 0
+    assert isclose(b.used(w.now), max(0.0, used), rel_tol=1e-6, abs_tol=1e-3), (
+        f"{b.id}: {b.used(w.now)}, not {used}"
+    )
     for call in b.calls:
         assert call.id in w.calls, f"{call.id} is over and runs on {b.id}"
         assert call.backend_id == b.id, f"{call.id} does not run on {b.id}"
+
+
+def _check_sharing(b: Backend) -> None:
+    holders: Counter[int] = Counter()
+    sizes: dict[int, int] = {}
+    for program, chain in b.sharing.chains.items():
+        assert program in b.programs, f"{program.id} shares memory of {b.id} and is not there"
+        holders.update(chain.keys)
+    for key, (count, tokens) in b.sharing.holders.items():
+        assert holders[key] == count, f"{b.id}: a piece is held {holders[key]} times, not {count}"
+        sizes[key] = tokens
+    assert sizes.keys() == holders.keys(), f"{b.id}: pieces that nobody holds"
+    credit = sum((count - 1) * sizes[key] for key, count in holders.items())
+    assert credit == b.sharing.credit, f"{b.id}: {b.sharing.credit} tokens are shared, not {credit}"
 
 
 def _check_calls(w: World) -> None:

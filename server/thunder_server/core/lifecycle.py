@@ -24,6 +24,7 @@ from thunder_server.core.ledger import Ledger
 from thunder_server.core.orphans import Orphans
 from thunder_server.core.placement import Placement
 from thunder_server.core.program import ACTING_BLOCKS, Acting, Phase, Program, State
+from thunder_server.core.relations import Relations
 from thunder_server.core.resource_events import ProgramRecovered
 from thunder_server.core.resources import ThingKey
 from thunder_server.core.world import Due, World
@@ -61,6 +62,7 @@ class Lifecycle:
         self._ledger = ledger
         self._environments = environments
         self._orphans = orphans
+        self._relations = Relations(world)
 
     def happened(self, event: ClientEvent | ProgramOpened | ProgramClosed | ProgramRecovered) -> None:
         """Clients have spoken, or an earlier run of the server has left word of them."""
@@ -158,9 +160,11 @@ class Lifecycle:
         return program
 
     def _merge(self, program: Program, fields: Mapping[str, Any]) -> None:
+        group = program.group
         for name in MERGED & fields.keys():
             if (value := fields[name]) is not None:
                 setattr(program, name, tuple(value) if name == "tags" else value)
+        self._relations.changed(program, group)
         self._renew(program)
 
     def _renew(self, program: Program) -> None:
@@ -309,6 +313,7 @@ class Lifecycle:
         self._environments.ended(program)
         self._ledger.ended(program)
         self._orphans.ended(program)
+        self._relations.ended(program)
         program.previous = None
         if w.programs.get(program.id) is not program:
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from itertools import islice
+from typing import Final, assert_never
 
 from thunder_server.core.backend import Backend, Charge
 from thunder_server.core.call import Call
@@ -10,7 +11,10 @@ from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore
 from thunder_server.core.environments import Environments
 from thunder_server.core.policies import Evict, Place, Spare
 from thunder_server.core.program import Phase, Program, State, Step
-from thunder_server.core.world import World
+from thunder_server.core.world import Due, World
+
+BALANCED: Final = 256
+"""How many programs of a replica are looked at for moving one."""
 
 
 class Placement:
@@ -67,6 +71,8 @@ class Placement:
         for call in program.waiting_calls():
             if program.backend_id is not None and not self._may_go(call, w.fleet[program.backend_id]):
                 self.unplace(program, f"{program.backend_id} does not take this call")
+            elif program.state is State.PLACED and w.policy.prefix_aware:
+                self._recheck(program, call)
             if program.state is not State.PLACED:
                 if w.held_since is not None:
                     break
@@ -112,18 +118,15 @@ class Placement:
                         self.serve(program)
                     case _:
                         assert_never(intent)
+            if (until := w.router.gathering(w.now)) is not None:
+                w.deadlines.set((Due.GATHERED, None), until)
 
     def park(self) -> None:
         """Programs that found no room, and have nothing running, wait in the queue from now on."""
         homeless, self._w.homeless = self._w.homeless, {}
         for program in homeless:
             if program.state is State.UNPLACED and program.waiting and not program.running:
-                self.pause(program, self._why_homeless(program))
-
-    def _why_homeless(self, program: Program) -> str:
-        if self._w.held_since is not None:
-            return "the engines are getting new weights"
-        return "no backend has room" if self._w.fleet.open_to(program) else "no healthy backend"
+                self.pause(program, self._why_waiting(program))
 
     # --- steps
 
@@ -139,7 +142,11 @@ class Placement:
         program.backend_id = program.last_backend_id = backend.id
         program.queued_at = None
         program.placed_at = w.now
+        if w.router.settings.shadow:
+            self._compare(program, backend)
         backend.programs[program] = None
+        if program.prompt is not None:
+            backend.sharing.hold(program, program.prompt.messages)
         w.counters.moves += moved
         self._environments.moved()
         if was_queued:
@@ -181,6 +188,7 @@ class Placement:
             w.counters.queued += 1
         else:
             w.counters.pauses += 1
+            program.pauses += 1
         pause = Pause(
             program_id=program.id,
             generation=program.generation,
@@ -225,7 +233,29 @@ class Placement:
                     self.serve(program)
                 case _:
                     assert_never(intent)
+        if w.policy.prefix_aware:
+            self._balance()
         w.freed = True
+
+    def _balance(self) -> None:
+        """Once replicas have been unevenly full for long, one acting program at a time goes from the fullest
+        to the emptiest: of those that have been idle for longest the one with least to compute again."""
+        w = self._w
+        pair = w.router.uneven(w.fleet.serving(None), w.now)
+        if pair is None or w.queue:
+            return  # whoever waits evens it out
+        full, empty = pair
+        room = min(empty.limit - empty.used(w.now), (full.used(w.now) - empty.used(w.now)) / 2)
+        idle = [
+            program
+            for program in islice(full.programs, BALANCED)
+            if program.phase is Phase.ACTING and empty.serves(program.model) and program.context <= room
+        ]
+        if idle:
+            program = min(idle, key=lambda program: w.router.resident(program, full, w.now))
+            self.unplace(program, f"{full.id} has been much fuller than {empty.id}")
+            self._place(program, empty, f"{full.id} has been much fuller for a while")
+            self.charge(program)
 
     def leave_marked(self, program: Program) -> None:
         """The last running call of a marked program has ended: it is paused, if that is needed still."""
@@ -252,12 +282,52 @@ class Placement:
             return False
         return not self._w.policy.outgrown(self._w.fleet, backend, call)
 
+    def _recheck(self, program: Program, call: Call) -> None:
+        """Before a long prompt goes where its program is: whether it had better go elsewhere by now."""
+        w = self._w
+        if program.running or program.waiting > 1:
+            return
+        need = max(1, program.need)
+        candidates = [
+            backend
+            for backend in w.fleet.serving(call.request.model, call.tried)
+            if backend.id == program.backend_id or backend.limit - backend.used(w.now) >= need
+        ]
+        better = w.router.recheck(program, call, candidates, w.now)
+        if better is not None:
+            self.unplace(program, f"its prefix is gone from {program.backend_id}")
+            self._place(program, better.backend, better.reason)
+
+    def _compare(self, program: Program, backend: Backend) -> None:
+        """In shadow mode: say where the router would have had it."""
+        w = self._w
+        need = max(1, program.need)
+        candidates = [
+            other
+            for other in w.fleet.open_to(program)
+            if other is backend or other.limit - other.used(w.now) >= need
+        ]
+        preferred = w.router.compare(program, candidates, backend, w.now)
+        if preferred is not None:
+            w.out.append(preferred)
+
+    def _why_waiting(self, program: Program) -> str:
+        w = self._w
+        if w.held_since is not None:
+            return "the engines are getting new weights"
+        if not w.fleet.open_to(program):
+            return "no healthy backend"
+        if w.policy.prefix_aware and w.router.gathers(program, w.now) is not None:
+            return "lets another call go first, which computes what the two have in common"
+        return "no backend has room"
+
     def _leave(self, program: Program) -> str | None:
         backend_id = program.backend_id
         if backend_id is not None:
             backend = self._w.fleet[backend_id]
             del backend.programs[program]
             backend.marked.pop(program, None)
+            backend.sharing.drop(program)
             charge = backend.charges.get(program)
             self._w.flow.freed(charge.tokens if charge else 0, self._w.now)
             self._w.freed = True
@@ -280,8 +350,14 @@ class Placement:
         call.waited_s = waited
         program.longest_wait_s = max(program.longest_wait_s, waited)
         w.stop_waiting(call)
+        w.router.dispatched(call, backend, w.now)
+        prompt = call.prompt
+        backend.sharing.hold(program, prompt.messages)
         dispatch = Dispatch(call_id=call.id, program_id=program.id, backend_id=backend.id, waited_s=waited)
-        w.tell(program, dispatch, f"running on {backend.id}")
+        expected = (
+            f"; {call.predicted} of {prompt.tokens} tokens should be cached" if len(prompt.messages) else ""
+        )
+        w.tell(program, dispatch, f"running on {backend.id}{expected}")
 
     def _tell_mark(self, program: Program, backend: Backend, reason: str) -> None:
         marked = Marked(

@@ -21,6 +21,7 @@ from thunder_server.core.call import Call
 from thunder_server.core.durations import Durations
 from thunder_server.core.environment import Environment
 from thunder_server.core.events import Outcome
+from thunder_server.core.prefix import Prompt
 
 STORY_LENGTH = 32
 """How many of the latest decisions about a program are kept for ``why``."""
@@ -159,6 +160,9 @@ class Program:
 
     name: str | None = None
     parent_id: str | None = None
+    parent: Program | None = None  # as far as it is known
+    children: dict[Program, None] = field(default_factory=dict)  # that have not ended
+    straggles: bool = False  # nearly all others of its group have ended
     group: str | None = None
     priority: int = 0
     tags: tuple[str, ...] = ()
@@ -180,6 +184,7 @@ class Program:
     acting_since: float = 0.0  # when the last call ended
     queued_at: float | None = None
     placed_at: float = 0.0  # when it was last given a backend
+    pauses: int = 0  # how often it lost its backend to others
     seen_at: float = 0.0  # the last sign of life
 
     calls: dict[str, Call] = field(default_factory=dict)  # live ones, in order of arrival
@@ -187,6 +192,7 @@ class Program:
     context: int = 0
     context_order: int = 0  # of the call that `context` is from
     resident: int = 0
+    prompt: Prompt | None = None  # that `context` begins with, as the engine counted it
     size: Size = field(default_factory=Size)
 
     call_totals: CallTotals = field(default_factory=CallTotals)
@@ -224,6 +230,11 @@ class Program:
     def expects_call(self) -> bool:
         """A tool has finished, none runs, and no call came since."""
         return self.tool_finished_at is not None and not self.acting
+
+    @property
+    def holds_up_others(self) -> bool:
+        """Its group has next to nobody else left, or its parent waits for it."""
+        return self.straggles or (self.parent is not None and self.parent.state is not State.ENDED)
 
     @property
     def footprint(self) -> int:

@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import assert_never
 
 from thunder_server.core.backend import Backend, Report
-from thunder_server.core.events import BackendAdded, BackendDrained, BackendRemoved, BackendReported
+from thunder_server.core.events import (
+    BackendAdded,
+    BackendDrained,
+    BackendRemoved,
+    BackendReported,
+    PrefixCleared,
+    PrefixEvicted,
+    PrefixStored,
+    PrefixUnseen,
+)
 from thunder_server.core.placement import Placement
 from thunder_server.core.world import World
 
 BackendEvent = BackendAdded | BackendReported | BackendDrained | BackendRemoved
+PrefixEvent = PrefixStored | PrefixEvicted | PrefixCleared | PrefixUnseen
 
 
 class Replicas:
@@ -36,7 +46,7 @@ class Replicas:
     def added(self, event: BackendAdded) -> None:
         """A new one; a known one takes the new figures, and no longer drains."""
         w = self._w
-        backend = w.fleet.get(event.backend_id) or w.fleet.add(event.backend_id)
+        backend = w.fleet.get(event.backend_id) or w.fleet.add(event.backend_id, w.now)
         backend.weight = event.weight
         backend.draining = False
         backend.resize(event.capacity_tokens, backend.engine_capacity, w.now)
@@ -52,6 +62,8 @@ class Replicas:
             self.down(backend, f"{backend.id} is down")
             return
         known = (backend.healthy, backend.models)
+        if not backend.healthy:
+            backend.cold_since = w.now
         backend.healthy = True
         backend.models = event.models
         backend.report = Report(
@@ -76,6 +88,7 @@ class Replicas:
         if not backend.healthy:
             return
         backend.healthy = False
+        backend.emptied(exact=False, at=self._w.now)
         backend.resize(backend.operator_capacity, None, self._w.now)
         self._clear(backend, reason)
 
@@ -93,6 +106,24 @@ class Replicas:
             self._clear(backend, f"{backend.id} was removed")
             self._w.fleet.remove(backend.id)
             self._changed()
+
+    def told(self, event: PrefixEvent) -> None:
+        """An engine tells what its cache does."""
+        backend = self._w.fleet.get(event.backend_id)
+        if backend is None:
+            return
+        cache = backend.cache
+        match event:
+            case PrefixStored(keys=keys):
+                cache.stored(keys)
+            case PrefixEvicted(keys=keys):
+                cache.evicted(keys)
+            case PrefixCleared(exact=exact):
+                backend.emptied(exact=exact, at=self._w.now)
+            case PrefixUnseen():
+                cache.lost_sight()
+            case _:
+                assert_never(event)
 
     def _clear(self, backend: Backend, reason: str) -> None:
         for program in list(backend.programs):

@@ -9,7 +9,6 @@ Its tokens are in the way of all programs that have been idle for longer.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -34,13 +33,19 @@ class Residue:
         self._of: dict[Program, Remnant] = {}
         self._serial = 0
 
-    def __iter__(self) -> Iterator[Remnant]:
-        return iter(self._remnants)
-
     def of(self, program: Program) -> float:
         """Tokens that a program has left here; where it comes back to, they are its own again."""
         remnant = self._of.get(program)
         return 0.0 if remnant is None else remnant.tokens
+
+    def since(self, when: float) -> float:
+        """Tokens of what was used at ``when`` or later."""
+        tokens = self.tokens
+        for remnant in self._remnants:
+            if remnant.since >= when:
+                break
+            tokens -= remnant.tokens
+        return tokens
 
     def leave(self, program: Program, tokens: float, since: float, limit: float) -> None:
         """A program has left; its context was used last at ``since``. An engine of ``limit`` tokens holds no

@@ -28,8 +28,13 @@ from thunder_server.core.events import (
     CallConnectFailed,
     CallFinished,
     CallProgressed,
+    CallTokenized,
     ClientEvent,
     Event,
+    PrefixCleared,
+    PrefixEvicted,
+    PrefixStored,
+    PrefixUnseen,
     ProgramClosed,
     ProgramOpened,
     Tick,
@@ -57,6 +62,7 @@ from thunder_server.core.resource_events import (
     Surveyed,
 )
 from thunder_server.core.resources import Thing
+from thunder_server.core.router import KvRouter
 from thunder_server.core.views import Why, backend_view, program_view, why
 from thunder_server.core.weight_sync import WeightSync
 from thunder_server.core.world import Due, World
@@ -115,6 +121,8 @@ class Scheduler:
                 self._calls.arrived(self._lifecycle.for_call(event), event)
             case CallProgressed():
                 self._calls.progressed(event)
+            case CallTokenized():
+                self._calls.tokenized(event)
             case CallFinished():
                 self._calls.finished(event)
             case CallConnectFailed():
@@ -123,6 +131,8 @@ class Scheduler:
                 self._lifecycle.happened(event)
             case BackendAdded() | BackendReported() | BackendDrained() | BackendRemoved():
                 self._replicas.happened(event)
+            case PrefixStored() | PrefixEvicted() | PrefixCleared() | PrefixUnseen():
+                self._replicas.told(event)
             case WeightSyncBegan():
                 self._weight_sync.began(event)
             case WeightSyncEnded():
@@ -178,6 +188,8 @@ class Scheduler:
                 self._calls.unserved(what)
             case Due.FORGET, str():
                 self._lifecycle.forgotten(what)
+            case Due.GATHERED, None:
+                self._world.freed = True
             case Due.RECLAIM, Thing():
                 self.ledger.removal.fell_due(what)
             case Due.SURVEY, str() | None:
@@ -235,6 +247,11 @@ class Scheduler:
     def counters(self) -> Counters:
         """Totals since the start."""
         return self._world.counters
+
+    @property
+    def router(self) -> KvRouter:
+        """What is taken to be cached where, and how that has turned out."""
+        return self._world.router
 
     @property
     def queued_programs(self) -> int:

@@ -50,4 +50,6 @@ class WeightSync:
         w.deadlines.clear(_WATCHDOG)
         w.out.append(Resumed(held_s=w.now - w.held_since, reason=reason))
         w.held_since = None
+        for backend in w.fleet.values():
+            backend.emptied(exact=backend.cache.exact, at=w.now)
         self._placement.look_again()

@@ -15,6 +15,7 @@ from thunder_server.core.flow import Flow
 from thunder_server.core.global_queue import GlobalQueue
 from thunder_server.core.policies import Policy
 from thunder_server.core.program import Chapter, Program
+from thunder_server.core.router import KvRouter
 from thunder_server.core.sizing import Sizer
 
 
@@ -26,6 +27,7 @@ class Due(Enum):
     UNSERVED = auto()  # no backend has served a model for too long
     FORGET = auto()  # a terminated program need not be shown any longer
     TICK = auto()  # the policy's Δt is over
+    GATHERED = auto()  # whoever let another one go first need not wait any longer
     RECLAIM = auto()  # a thing is to be removed again, or given up
     SURVEY = auto()  # a host is to be looked at for what nobody declared
     PREPARE = auto()  # whose environments are to be prepared is to be looked at
@@ -42,7 +44,10 @@ class World:
         self.policy = policy
         self.config = config
         self.now = 0.0
-        self.fleet = Fleet(decay=policy.decay, watermark=policy.watermark)
+        self.router = KvRouter(config.router)
+        self.fleet = Fleet(
+            self.router, decay=policy.decay, watermark=policy.watermark, shares=policy.prefix_aware
+        )
         self.queue = GlobalQueue()
         self.deadlines = Deadlines[tuple[Due, object]]()
         self.sizer = Sizer()

@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -71,24 +71,29 @@ class Fleet:
     async def thunder(self, name: str, *arguments: str) -> Process:
         """Start one of our own commands, ``thunder ARGUMENTS``."""
         code = "from thunder_server.cli import main; main()"
-        return await self._start(name, "-c", code, *arguments, piped=False)
+        return await self._start(name, sys.executable, "-c", code, *arguments, piped=False)
 
     async def module(self, name: str, module: str, *arguments: str) -> Process:
         """Start a module of ours, whose standard input and output are for us."""
-        return await self._start(name, "-m", module, *arguments, piped=True)
+        return await self._start(name, sys.executable, "-m", module, *arguments, piped=True)
 
-    async def _start(self, name: str, *arguments: str, piped: bool) -> Process:
+    async def command(self, name: str, *words: str, env: Mapping[str, str] | None = None) -> Process:
+        """Start any other program, with ``env`` added to its environment."""
+        return await self._start(name, *words, piped=False, env=env)
+
+    async def _start(
+        self, name: str, *words: str, piped: bool, env: Mapping[str, str] | None = None
+    ) -> Process:
         log = self._folder / f"{len(self._processes)}-{name.replace(' ', '-')}.log"
         with log.open("wb") as output:
             handle = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *arguments,
+                *words,
                 stdin=asyncio.subprocess.PIPE if piped else asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE if piped else output,
                 stderr=output,
                 start_new_session=True,
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,
-                env=_environment(),
+                env=_environment() | dict(env or {}),
             )
         process = Process(name, log, handle)
         self._processes.append(process)
@@ -115,10 +120,10 @@ class Fleet:
                 task.cancel()
             await asyncio.gather(working, *ends, return_exceptions=True)
 
-    async def wait_ready(self, process: Process, url: str) -> None:
+    async def wait_ready(self, process: Process, url: str, *, within_s: float = READY_WITHIN_S) -> None:
         """Until ``url`` answers 200."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + READY_WITHIN_S
+        deadline = loop.time() + within_s
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
             while loop.time() < deadline:
                 self.check()

@@ -82,14 +82,14 @@ class _Reader:
 
     def take(self, record: Record) -> None:
         if "id" in record:
-            number = record.count("id")
+            number = record.number("id")
             if number in self._ids:
                 self._left[Left.TWICE] += 1
                 return
             self._ids.add(number)
         match record.text("type"):
             case "program.opened":
-                self._generations[record.text("program_id")] = record.count("generation", 1)
+                self._generations[record.text("program_id")] = record.number("generation", 1)
             case "program.phase":
                 if "tool" in record:
                     self._program(record.text("program_id")).tools = True
@@ -129,12 +129,12 @@ class _Reader:
             self._left[Left.FAILED] += 1
         elif "prompt_tokens" not in record or "completion_tokens" not in record:
             self._left[Left.NO_USAGE] += 1
-        elif not (prompt := record.count("prompt_tokens")) or not (
-            output := record.count("completion_tokens")
+        elif not (prompt := record.tokens("prompt_tokens")) or not (
+            output := record.tokens("completion_tokens")
         ):
             self._left[Left.EMPTY] += 1
         else:
-            cached = record.count("cached_tokens") if "cached_tokens" in record else None
+            cached = record.tokens("cached_tokens") if "cached_tokens" in record else None
             self._program(arrival.program).calls.append(
                 Call(
                     at=arrival.at,

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
-LARGEST_COUNT = 10**12
+LARGEST_TOKENS = 10**8
 LARGEST_SECONDS = 10**12
-"""Beyond any size or time that anybody can mean; what is larger would only overflow somewhere else."""
+"""Beyond any prompt and any time that anybody can mean; what is larger would only overflow somewhere else."""
 
 
 class TraceError(ValueError):
@@ -59,9 +59,9 @@ class Record:
 
     A field that is null counts as absent.
 
-    >>> Record({"in": 7}, "t.jsonl, line 1").count("in")
+    >>> Record({"in": 7}, "t.jsonl, line 1").tokens("in")
     7
-    >>> Record({"in": -7}, "t.jsonl, line 1").count("in")
+    >>> Record({"in": -7}, "t.jsonl, line 1").tokens("in")
     Traceback (most recent call last):
     thunder_server.simulation.jsonlines.TraceError: t.jsonl, line 1: 'in' is negative (-7)
     """
@@ -92,11 +92,15 @@ class Record:
             raise self.wrong(name, f"must be a non-empty text, not {_short(value)}")
         return value
 
-    def count(self, name: str, default: int | None = None) -> int:
+    def tokens(self, name: str, default: int | None = None) -> int:
+        return int(self._in_range(name, self.number(name, default), LARGEST_TOKENS))
+
+    def number(self, name: str, default: int | None = None) -> int:
+        """A whole number from 0 on."""
         value = self._get(name, default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self.wrong(name, f"must be a whole number, not {_short(value)}")
-        return int(self._in_range(name, value, LARGEST_COUNT))
+        return int(self._in_range(name, value))
 
     def seconds(self, name: str, default: float | None = None) -> float:
         value = self._get(name, default)
@@ -115,10 +119,10 @@ class Record:
         for index, item in enumerate(self.items(name)):
             yield Record(item, f"{self.where}, {noun} {index}")
 
-    def _in_range(self, name: str, value: float, largest: int) -> float:
+    def _in_range(self, name: str, value: float, largest: int | None = None) -> float:
         if value < 0:
             raise self.wrong(name, f"is negative ({_short(value)})")
-        if value > largest:
+        if largest is not None and value > largest:
             raise self.wrong(name, f"is too large ({_short(value)})")
         return value
 

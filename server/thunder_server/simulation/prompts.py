@@ -8,14 +8,17 @@ from typing import NamedTuple
 from thunder_server.simulation.workload import Session, Turn
 
 _BLOCKS = 2**24  # more than any prompt has
+_PIECE = 64  # blocks; of about the size in which long messages are hashed
 
 
 class Prompt(NamedTuple):
-    """Names of the full blocks of a turn's prompt and output, and how many of the prompt's tokens an endless
-    cache would hold from this session's turns before."""
+    """Names of the full blocks of a turn's prompt and output, how many of the prompt's tokens an endless
+    cache would hold from this session's turns before, and in how many blocks each of the prompt's messages
+    ends."""
 
     blocks: list[int]
     known_tokens: int
+    messages: list[int]
 
 
 class Prompts:
@@ -36,6 +39,8 @@ class Prompts:
         self._fixed = session.system_tokens // block_size
         self._names = _names(systems[session.model], 0, self._fixed)
         self._version = next(versions)
+        self._messages: list[int] = []
+        self._end_message(self._fixed)
         self._sent = 0  # tokens of the last prompt
         self._answered = 0  # and of its output
 
@@ -50,11 +55,24 @@ class Prompts:
         keep = max(self._fixed, kept // block)
         if keep < len(self._names):
             del self._names[keep:]
+            while self._messages and self._messages[-1] > keep:
+                self._messages.pop()
             self._version = next(self._versions)
+        if self._answered:
+            self._end_message(min(keep, (self._sent + self._answered) // block))
+        self._end_message(turn.prompt_tokens // block)
         total = (turn.prompt_tokens + turn.output_tokens) // block
         self._names += _names(self._version, len(self._names), total)
         self._sent, self._answered = turn.prompt_tokens, turn.output_tokens
-        return Prompt(self._names[:total], min(kept, turn.prompt_tokens - 1) // block * block)
+        known = min(kept, turn.prompt_tokens - 1) // block * block
+        return Prompt(self._names[:total], known, self._messages.copy())
+
+    def _end_message(self, end: int) -> None:
+        """A message ends here, in blocks; long ones are hashed in several pieces."""
+        last = self._messages[-1] if self._messages else 0
+        self._messages += range(last + _PIECE, end, _PIECE)
+        if end > last:
+            self._messages.append(end)
 
 
 def _names(version: int, start: int, end: int) -> list[int]:

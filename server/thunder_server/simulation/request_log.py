@@ -228,22 +228,22 @@ def _usage(answer: Record) -> _Usage | None:
     if "prompt_tokens" in usage:
         details = usage.fields.get("prompt_tokens_details")
         return _Usage(
-            usage.count("prompt_tokens"), usage.count("completion_tokens", 0), _cached(usage, details)
+            usage.tokens("prompt_tokens"), usage.tokens("completion_tokens", 0), _cached(usage, details)
         )
     if "input_tokens" not in usage:
         return None
     if "cache_read_input_tokens" in usage:  # Anthropic's: parts that add up to the prompt
-        cached = usage.count("cache_read_input_tokens")
-        prompt = usage.count("input_tokens") + cached + usage.count("cache_creation_input_tokens", 0)
-        return _Usage(prompt, usage.count("output_tokens", 0), cached)
+        cached = usage.tokens("cache_read_input_tokens")
+        prompt = usage.tokens("input_tokens") + cached + usage.tokens("cache_creation_input_tokens", 0)
+        return _Usage(prompt, usage.tokens("output_tokens", 0), cached)
     details = usage.fields.get("input_tokens_details")
-    return _Usage(usage.count("input_tokens"), usage.count("output_tokens", 0), _cached(usage, details))
+    return _Usage(usage.tokens("input_tokens"), usage.tokens("output_tokens", 0), _cached(usage, details))
 
 
 def _cached(usage: Record, details: object) -> int | None:
     if not isinstance(details, dict) or details.get("cached_tokens") is None:
         return None
-    return Record(details, usage.where).count("cached_tokens")
+    return Record(details, usage.where).tokens("cached_tokens")
 
 
 def _program(record: Record, request: Record) -> str | None:

@@ -8,7 +8,7 @@ equal results.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from thunder_server.core import Policy, Scheduler, SchedulerConfig
@@ -22,6 +22,7 @@ from thunder_server.core.events import (
     Event,
     Tick,
 )
+from thunder_server.core.prefix import Chain
 from thunder_server.simulation.engine import Request
 from thunder_server.simulation.prompts import Prompt, Prompts
 from thunder_server.simulation.replay import Agent, Signals
@@ -87,13 +88,16 @@ class Simulator:
         policy: Policy,
         signals: Signals = Signals.EXPLICIT,
         at_a_time: int | None = None,
+        config: SchedulerConfig | None = None,
         check: bool = False,
     ) -> None:
         self.timeline = Timeline()
         self.signals = signals
         self.machines = machines
         self.outcome = Outcome(kv_tokens=machines.kv_tokens * machines.replicas)
-        self._scheduler = Scheduler(policy=policy, config=SchedulerConfig(max_wait_s=PATIENCE_S))
+        self._scheduler = Scheduler(
+            policy=policy, config=replace(config or SchedulerConfig(), max_wait_s=PATIENCE_S)
+        )
         self._check = check
         self._systems: dict[str, int] = {}
         self._versions = count(1)
@@ -239,7 +243,16 @@ class Simulator:
                 call_id=request.id,
                 program_id=program_id,
                 prompt_chars=turn.prompt_tokens * CHARS_PER_TOKEN,
+                messages=self._messages(prompt),
             )
+        )
+
+    def _messages(self, prompt: Prompt) -> Chain:
+        """The prompt as the proxy sees it: hashes of its messages. The last one ends within a block."""
+        chars = self.machines.block_size * CHARS_PER_TOKEN
+        return Chain(
+            keys=tuple(prompt.blocks[end - 1] for end in prompt.messages),
+            ends=tuple(end * chars for end in prompt.messages),
         )
 
     def began(self, program_id: str) -> None:

@@ -6,12 +6,12 @@ import math
 import random
 from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from thunder_server.core import Policy
+from thunder_server.core import Policy, SchedulerConfig
 from thunder_server.simulation.generated import GENERATORS, LARGEST_CONTEXT, STAGGER_S
 from thunder_server.simulation.reading import read
 from thunder_server.simulation.replay import Signals
@@ -67,6 +67,7 @@ class Study:
     signals: Signals
     seed: int
     at_a_time: int | None = None
+    config: SchedulerConfig = field(default_factory=SchedulerConfig)
 
     def run(self, name: str, policy: Policy) -> Result:
         """Simulate one policy, under the name that its row goes by."""
@@ -76,6 +77,7 @@ class Study:
             policy=policy,
             signals=self.signals,
             at_a_time=self.at_a_time,
+            config=self.config,
         ).run()
         setting = {
             "policy": name,

@@ -161,7 +161,7 @@ def _session(
     record: Record, session_id: str, skipped: Counter[Skipped], parent_model: str = "unknown"
 ) -> Session | None:
     model = _model(record, parent_model)
-    block = record.count("block_size", DEFAULT_BLOCK)
+    block = record.tokens("block_size", DEFAULT_BLOCK)
     if not block:
         raise record.wrong("block_size", "must be at least 1")
     turns: list[Turn] = []
@@ -193,7 +193,7 @@ def _session(
     if not turns:
         skipped[Skipped.EMPTY_SESSION] += 1
         return None
-    system = record.count("tool_tokens", 0) + record.count("system_tokens", 0)
+    system = record.tokens("tool_tokens", 0) + record.tokens("system_tokens", 0)
     return Session(
         id=session_id,
         model=model,
@@ -212,7 +212,7 @@ class _Previous:
     answered_s: float = 0.0
 
     def remember(self, request: Record) -> None:
-        self.prompt_tokens = request.count("in")
+        self.prompt_tokens = request.tokens("in")
         self.blocks = request.items("hash_ids") if "hash_ids" in request else ()
         self.sent_s = request.seconds("t", self.answered_s)
         self.answered_s = self.sent_s + request.seconds("api_time", 0.0)
@@ -227,12 +227,12 @@ def _turn(
     child_s: float,
     children: tuple[Session, ...],
 ) -> Turn:
-    prompt = request.count("in")
+    prompt = request.tokens("in")
     sent = request.seconds("t", previous.answered_s)
     if sent < previous.sent_s:
         raise request.wrong("t", f"goes back in time ({sent} after {previous.sent_s})")
     if "shared" in request:
-        shared = request.count("shared")
+        shared = request.tokens("shared")
         if shared > min(prompt, previous.prompt_tokens):
             raise request.wrong("shared", f"is {shared}, more than this prompt or the one before holds")
     elif "hash_ids" in request:
@@ -243,7 +243,7 @@ def _turn(
     tool_ran = "input_types" in request and "tool_result" in request.items("input_types")
     return Turn(
         prompt_tokens=prompt,
-        output_tokens=request.count("out"),
+        output_tokens=request.tokens("out"),
         shared_tokens=0 if first else shared,
         gap_s=0.0 if first else max(0.0, gap_s - child_s),
         gap=Gap.START if first else Gap.TOOL if tool_ran or children else Gap.HUMAN,

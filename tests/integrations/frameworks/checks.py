@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,9 @@ def ids(engine: Engine) -> list[str | None]:
 
 
 def task_of(seen: Seen) -> str:
-    """The request's task, as `fleet` and `threads` number them."""
-    text = seen.body.decode()
-    return next(
-        word
-        for n in range(100)
-        for word in (f"task-{n}", f"t{n}")
-        if f'"{word}"' in text or f" {word}" in text
-    )
+    """Which of the agents' ``TASKS`` the request is about."""
+    (task,) = set(re.findall(r"task-\d+", seen.body.decode()))
+    return str(task)
 
 
 def is_one_program(
@@ -82,18 +78,20 @@ def each_task_is_one_program(engine: Engine, server: ThunderServer, tasks: int, 
     assert {server.ended(str(program))["outcome"] for program in by_program} == {"success"}
 
 
-def works_alone(session: Session, engine: Engine, scenario: str = "run") -> None:
+def works_alone(session: Session, engine: Engine, *, script: tuple[Turn, ...] = BOTH) -> None:
     """With our server away, the agent comes to its end, and one line says so."""
-    engine.plays(*BOTH)
-    told = session(scenario)
+    engine.plays(*script)
+    told = session("run")
     assert told["answer"] == "Both found."
     assert len(told["warnings"]) == 1, told["warnings"]
 
 
-def leaves_no_trace(session: Session, engine: Engine, server: ThunderServer, scenario: str = "run") -> None:
+def leaves_no_trace(
+    session: Session, engine: Engine, server: ThunderServer, *, script: tuple[Turn, ...] = BOTH
+) -> None:
     """Switched off, nothing of ours is on the wire, and the server hears of nobody."""
-    engine.plays(*BOTH)
-    told = session(scenario)
+    engine.plays(*script)
+    told = session("run")
     assert told["answer"] == "Both found."
     assert [ours(seen) for seen in engine.requests] == [{}, {}]
     assert not [entry for entry in server.events if entry["type"].startswith(("acting", "resource"))]

@@ -1,5 +1,7 @@
 """OpenAI Agents SDK, with the real one."""
 
+from pathlib import Path
+
 import pytest
 
 from ..harness.dialogue import Fails, Tool, calls, says
@@ -141,6 +143,26 @@ def test_the_users_own_headers_hooks_and_bodies_stay(agent, engine, server):
     (program,) = server.opened()
     assert program.startswith("prg_")
     checks.acting_overlapped(server, program, None)
+
+
+@pytest.mark.proves("openai-agents", "resources")
+def test_a_sandbox_is_declared_for_its_run(agent, engine, server):
+    engine.plays(calls(Tool("exec_command", {"cmd": "pwd"})), says("Worked."))
+    assert agent("sandbox")["answer"] == "Worked."
+    (program,) = server.opened()
+    kinds = ("resource.declared", "acting.started", "resource.released", "program.terminated")
+    assert server.types(program, *kinds) == list(kinds)
+    (declared,) = server.story(program, "resource.declared")
+    assert declared["kind"] == "directory"
+    output = engine.requests[1].json["messages"][-1]["content"]
+    assert declared["ref"] in output
+    assert not Path(declared["ref"]).exists()
+
+
+def test_a_sandbox_of_the_users_own_is_left_to_the_user(agent, engine, server):
+    engine.plays(calls(Tool("exec_command", {"cmd": "pwd"})), says("Worked."))
+    assert agent("own_sandbox")["answer"] == "Worked."
+    assert not [entry for entry in server.events if entry["type"] == "resource.declared"]
 
 
 def test_nothing_reaches_another_host(agent, engine, server, elsewhere):

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 LANES = ROOT / ".venv-lanes"
 PYTHONS = {"a": "3.11", "b": "3.12", "proxy": "3.11", "crewai": "3.11"}
@@ -74,6 +76,14 @@ class Lane:
         if (LANES / self.name / ".ready").exists():
             return None
         return f"lane {self.name} (Python {PYTHONS[self.name]}) is not built: make lanes"
+
+    def require(self) -> Lane:
+        """Itself, or the test is skipped with the reason; where CI runs, it fails."""
+        if self.missing and os.environ.get("CI"):
+            pytest.fail(self.missing)
+        if self.missing:
+            pytest.skip(self.missing)
+        return self
 
     def env(self, **extra: str) -> dict[str, str]:
         """The environment of its processes."""

@@ -8,8 +8,9 @@ from thunder_server.backend_spec import BackendSpec
 from thunder_server.core import events
 from thunder_server.errors import ApiError
 from thunder_server.jsonbody import parse_object
-from thunder_server.payloads import EventsBody, ProgramBody, read, read_event
+from thunder_server.payloads import EventsBody, Here, ProgramBody, read, read_event
 
+HERE = Here("machine", "engine")
 EVENT = {"program_id": "p", "seq": 1, "at": 1.0}
 
 
@@ -63,7 +64,14 @@ def test_nothing_is_an_empty_object_and_null_is_not_given() -> None:
         ({"lease_s": True}, "lease_s", "should be a number, not True"),
         ({"lease_s": 10**30}, "lease_s", "less than or equal to"),
         ({"max_wait_s": -0.1}, "max_wait_s", "greater than or equal to 0"),
-        ({"environment": {"image": "x"}}, "environment", "not supported by this server yet"),
+        ({"environment": {}}, "environment.image", "is missing"),
+        ({"environment": {"image": ""}}, "environment.image", "at least 1"),
+        ({"environment": {"image": "x", "kind": "vm"}}, "environment.kind", "should be 'docker'"),
+        ({"environment": {"image": "x", "setup": "pip"}}, "environment.setup", "should be an array"),
+        ({"environment": {"image": "x", "env": {"A": 1}}}, "environment.env.A", "should be a string"),
+        ({"environment": {"image": "x", "host": ""}}, "environment.host", "at least 1"),
+        ({"environment": []}, "environment", "should be an object"),
+        ({"age_s": -1}, "age_s", "greater than or equal to 0"),
     ],
 )
 def test_program_bodies_that_do_not_fit(body: dict, param: str, message: str) -> None:
@@ -75,10 +83,40 @@ def test_program_bodies_that_do_not_fit(body: dict, param: str, message: str) ->
 
 def test_only_what_was_given_reaches_the_core() -> None:
     body = read(ProgramBody, {"name": "n", "priority": -3, "lease_s": 5, "to_come": {"x": 1}})
-    event = body.opened("p", 7.0)
+    event = body.opened("p", 7.0, 107.0, HERE)
     assert event == events.ProgramOpened(
         at=7.0, program_id="p", fields={"name": "n", "priority": -3, "lease_s": 5.0}
     )
+
+
+def test_an_environment_is_wanted_where_it_says_or_here() -> None:
+    spec = {"image": "python:3.12", "setup": ["pip install x"], "limits": {"cpus": 2}}
+    here = read(ProgramBody, {"environment": spec}).opened("p", 7.0, 107.0, HERE)
+    assert here.environment == events.EnvironmentWanted(
+        image="python:3.12", host="engine", spec={"kind": "docker", **spec}
+    )
+    assert here.fields == {}
+    there = read(ProgramBody, {"environment": {**spec, "host": "box"}}).opened("p", 7.0, 107.0, HERE)
+    assert there.environment is not None
+    assert (there.environment.host, there.environment.spec) == ("box", here.environment.spec)
+
+
+@pytest.mark.parametrize(
+    ("sent_at", "age_s"),
+    [(None, 2.0), (106.5, 2.5), (50.0, 2.0), (108.0, 2.0)],  # the way counts where the clocks agree
+)
+def test_how_old_a_program_is(sent_at: float | None, age_s: float) -> None:
+    body = read(ProgramBody, {"age_s": 2.0, **({} if sent_at is None else {"sent_at": sent_at})})
+    assert body.opened("p", 7.0, 107.0, HERE).age_s == pytest.approx(age_s)
+
+
+@pytest.mark.parametrize(
+    ("kind", "host"), [("container", "engine"), ("environment", "engine"), ("process", "machine")]
+)
+def test_resources_are_here_unless_they_say_so(kind: str, host: str) -> None:
+    declared = read_event({**EVENT, "type": "resource.declared", "kind": kind, "ref": "r"}, 0.0, "e", HERE)
+    assert isinstance(declared, events.ResourceDeclared)
+    assert declared.host == host
 
 
 @pytest.mark.parametrize(
@@ -106,14 +144,14 @@ def test_only_what_was_given_reaches_the_core() -> None:
 )
 def test_events_that_do_not_fit(value: object, message: str) -> None:
     with pytest.raises(ApiError) as raised:
-        read_event(value, 0.0, "e")
+        read_event(value, 0.0, "e", HERE)
     assert message in raised.value.message
 
 
 def test_events_that_fit() -> None:
     common = {"at": 9.0, "program_id": "p", "emitter": "e", "seq": 1, "client_at": 1.0}
     assert [
-        read_event({**EVENT, **fields}, 9.0, "e")
+        read_event({**EVENT, **fields}, 9.0, "e", HERE)
         for fields in (
             {"type": "acting.started", "call_id": "c", "tool": "bash", "expected_s": 2, "to_come": 1},
             {"type": "acting.started", "call_id": "c", "tool": "bash", "expected_s": None},
@@ -127,7 +165,7 @@ def test_events_that_fit() -> None:
         events.ActingStarted(**common, call_id="c", tool="bash"),
         events.ActingFinished(**common, call_id="c", ok=False),
         events.HeartbeatReceived(**common),
-        events.ResourceDeclared(**common, kind="container", ref="r", keep=True),
+        events.ResourceDeclared(**common, kind="container", ref="r", host="engine", keep=True),
         events.ResourceReleased(**common, kind="container", ref="r", host="h"),
     ]
 
@@ -189,7 +227,7 @@ TYPES = st.sampled_from(["acting.started", "acting.finished", "heartbeat", "reso
 @given(st.dictionaries(NAMES, JSON, max_size=8), st.none() | TYPES)
 def test_whatever_comes_is_taken_or_explained(body: dict, kind: str | None) -> None:
     for reader in (
-        lambda: read_event({**body, "type": kind} if kind else body, 0.0, "e"),
+        lambda: read_event({**body, "type": kind} if kind else body, 0.0, "e", HERE),
         lambda: read(ProgramBody, body),
         lambda: read(EventsBody, body),
     ):

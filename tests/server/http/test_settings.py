@@ -30,6 +30,14 @@ def test_flag_beats_variable_beats_file(tmp_path: Path) -> None:
     assert [backend.url for backend in settings.backend] == ["http://f:1"]
 
 
+def test_directories_are_a_list_or_paths_with_colons() -> None:
+    flags = {"backend": ["http://a:1"], "resource_root": ["/x", "/y"]}
+    both = (Path("/x"), Path("/y"))
+    assert load_settings(flags, {}).resource_root == both
+    environ = {"THUNDER_RESOURCE_ROOT": "/x:/y"}
+    assert load_settings({"backend": ["http://a:1"]}, environ).resource_root == both
+
+
 def test_the_file_can_be_named_by_a_variable(tmp_path: Path) -> None:
     (tmp_path / "t.toml").write_text('backend = "http://f:1"')
     assert load_settings({}, {"THUNDER_CONFIG": str(tmp_path / "t.toml")}).backend[0].id == "f:1"
@@ -38,6 +46,7 @@ def test_the_file_can_be_named_by_a_variable(tmp_path: Path) -> None:
 def test_every_setting_has_all_three_forms(tmp_path: Path) -> None:
     """The table is the only list: whatever is a field is read from each source under its own name."""
     sample = {"policy": "cap", "cap": "2", "host": "localhost", "backend": "http://a:1", "engine": "openai"}
+    sample["resource_root"] = "/a:/b"
     for name, field in Settings.model_fields.items():
         text = sample.get(name) or {bool: "true", float: "1.0", int: "1"}.get(field.annotation, "1")  # type: ignore[arg-type]
         base = {"policy": "cap"} if name == "cap" else {"cap": "2"} if name == "policy" else {}
@@ -97,6 +106,8 @@ def test_one_spelling_of_a_backend(url: str, normal: str, id_: str) -> None:
         ({**BACKEND, "port": "abc"}, {}, None, "--port: should be a whole number, not 'abc'"),
         ({**BACKEND, "port": "65536"}, {}, None, "--port: should be less than or equal to 65535"),
         ({**BACKEND, "port": "9" * 5000}, {}, None, "--port: should be a whole number"),
+        (BACKEND, {"THUNDER_RESOURCE_ROOT": "a:/b"}, None, "THUNDER_RESOURCE_ROOT: should be absolute paths"),
+        (BACKEND, {}, "resource_root = 5", "thunder.toml: resource_root: should be absolute paths"),
         ({**BACKEND, "poll": "nan"}, {}, None, "--poll: should be a finite number"),
         ({**BACKEND, "auto_lease": "-1"}, {}, None, "--auto-lease: should be greater than 0"),
         ({**BACKEND, "max_body": "much"}, {}, None, "--max-body: should be a size in bytes"),

@@ -123,18 +123,28 @@ def test_what_clients_report_is_told() -> None:
     for event in (
         e.ActingStarted(**common, seq=1, call_id="c", tool="bash", expected_s=3.0),
         e.ActingFinished(**common, seq=2, call_id="c", ok=False),
-        e.ResourceDeclared(**common, seq=3, kind="container", ref="box", host="h"),
-        e.ResourceReleased(**common, seq=4, kind="container", ref="box", host="h"),
         e.HeartbeatReceived(**common, seq=5),
     ):
         stream.observe(event, [])
     envelope = {"at": 102.0, "program_id": "p"}
-    box = {"kind": "container", "ref": "box", "host": "h"}
     assert [entry | {"id": 0} for entry in heard(stream, FIRST)] == [
         {"id": 0, "type": "acting.started", **envelope, "call_id": "c", "tool": "bash", "expected_s": 3.0},
         {"id": 0, "type": "acting.finished", **envelope, "call_id": "c", "ok": False},
-        {"id": 0, "type": "resource.declared", **envelope, **box, "keep": False},
-        {"id": 0, "type": "resource.released", **envelope, **box},
+    ]
+
+
+def test_what_becomes_of_resources_and_environments_is_told() -> None:
+    stream = Stream(FIRST)
+    whose = {"program_id": "p", "generation": 2}
+    box = {"kind": "container", "ref": "box", "host": "h", "keep": False, "reason": "its program is over"}
+    ready = {"state": "ready", "container_id": "c1", "reason": "prepared in 2.0 s"}
+    tick = e.Tick(at=2.0)
+    stream.observe(tick, [d.ResourceChanged(**whose, **box, state="reclaiming")])
+    stream.observe(tick, [d.EnvironmentChanged(**whose, **ready)])
+    envelope = {"at": 102.0, **whose}
+    assert [entry | {"id": 0} for entry in heard(stream, FIRST)] == [
+        {"id": 0, "type": "resource.reclaiming", **envelope, **box, "state": "reclaiming"},
+        {"id": 0, "type": "environment.ready", **envelope, **ready},
     ]
 
 

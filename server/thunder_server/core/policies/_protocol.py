@@ -54,6 +54,8 @@ class Policy(Protocol):
         decay: x of f(t) = x^(-t), by which backends weigh acting programs; 1 for not at all.
         watermark: λmax, the share of a backend's capacity that may be filled.
         interval_s: Δt, how often ``tick`` is due; ``None``: never.
+        prefix_aware: whether it asks the router (``fleet.router``) where to, and counts what programs on a
+            backend have in common once.
     """
 
     name: ClassVar[str]
@@ -66,6 +68,9 @@ class Policy(Protocol):
 
     @property
     def interval_s(self) -> float | None: ...
+
+    @property
+    def prefix_aware(self) -> bool: ...
 
     def seat(self, program: Program) -> Seat | None:
         """Where a program sits in the global queue; ``None`` if it wants no backend at present."""
@@ -99,6 +104,7 @@ class MemoryBlind:
     decay = 1.0
     watermark = 1.0
     interval_s: float | None = None
+    prefix_aware = False
 
     def at_once(self, fleet: Fleet, program: Program, call: Call, at: float) -> Place | None:
         return None

@@ -85,6 +85,7 @@ class Paper(MemoryBound):
     """The published scheduler."""
 
     name: ClassVar[str] = "paper"
+    prefix_aware = False
 
     def __init__(self, settings: PaperSettings) -> None:
         self.settings = settings

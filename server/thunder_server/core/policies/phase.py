@@ -1,26 +1,30 @@
 """``phase``: driven by what clients tell of their programs; from those that tell nothing it infers.
 
-One view of memory for pausing and restoring: a placed program counts in full until it ends or is paused, and so
-does what others have left in the cache as long as it is in the way of one that is idle (`Residue`).
+One view of memory for pausing and restoring: a placed program counts in full until it ends or is paused, what
+several have in common counts once.
 
-**Admission.** First come, first served, with a head start for programs in flight; to the replica where the
-program was before, else to the one with most room; a program whose tool has finished queues before its call
-arrives. Those behind one that does not fit may overtake it, a few at a time and only until its patience is
-over; then room is left to gather.
+**Admission.** First come, first served; where to, of the replicas with room, is the router's choice. A program
+whose tool has finished queues before its call arrives. Who holds up others (the stragglers of a group, whoever a
+parent waits for) has a head start. Those behind one that does not fit may overtake it, a few at a time and only
+until its patience is over; then room is left to gather.
 
-**Reclaim.** An acting program keeps its place unless somebody waits for the room and it will be away for
-longer than the break-even time (`Turnover`): by the duration its client expects, else by what that tool has
-usually taken. What has been used least recently goes first and nothing before it: that is what an engine drops
-first, so pausing another one would free nothing.
+**Reclaim.** An acting program keeps its place unless somebody waits for the room and it will be away for so
+long that computing its context again costs less than holding it (`Turnover`): by the duration its client
+expects, else by what that tool has usually taken. Or its time slice is over, and somebody has waited for longer.
 
-**Overflow.** When contexts have outgrown a replica, acting programs leave, the longest idle first; then,
-only as far as needed, reasoning ones when their calls end, the lowest priority and the shortest first.
+**Patience with the cache.** An engine drops what was used least recently. So room that programs have left is not
+free while others have been idle for longer: who comes in would displace those (`Residue`). It waits for them
+to return, if that takes less than what it displaces is worth.
+
+**Overflow.** When contexts have outgrown a replica, acting programs leave, the longest idle first; then, only
+as far as needed, reasoning ones when their calls end, the lowest priority, the least often paused and the
+shortest first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from math import inf
 from typing import ClassVar
@@ -28,20 +32,24 @@ from typing import ClassVar
 from thunder_server.core.backend import Backend
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
+from thunder_server.core.policies._idle import away_s, longest_idle
 from thunder_server.core.policies._memory import MemoryBound
 from thunder_server.core.policies._protocol import Evict, Intent, Place, Spare
 from thunder_server.core.program import Phase, Program, State
 
 INTERVAL_S = 1.0
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """Who has waited this long is not overtaken any more."""
 OVERTAKING = 8
 """How many that do not fit are looked at before those behind them, of whatever priority, have to wait."""
 HEAD_START_S = 300.0
-"""Programs in flight go before newcomers that have waited no longer than this: they hold other things than
-memory, and what they have done so far is of no use to anybody before they end."""
-SLICE = 5.0
-"""Break-even times after which a program's place is up to one that has waited as long."""
+"""Who holds up others goes before those that have waited for longer by no more than this."""
+LENDING = 0.6
+"""Break-even times for which a program must be away before its room is lent out. Below one, because recomputing
+delays only those who reason at that moment, and not those who act."""
+SLICE = 3.0
+"""Break-even times after which a program's place is up to one that has waited as long; so many more for each
+time that it was paused before."""
 LOOKS = 64
 """How many of a replica's longest idle programs are looked at for room."""
 
@@ -53,6 +61,7 @@ class PhasePolicy(MemoryBound):
     decay = 1.0
     watermark = 1.0
     interval_s: float | None = INTERVAL_S
+    prefix_aware = True
 
     # --- admission
 
@@ -64,10 +73,10 @@ class PhasePolicy(MemoryBound):
             model, since = program.model, program.tool_finished_at
         else:
             return None
-        return Seat((-program.priority, 0, model or ""), since - self.head_start_s(program))
+        return Seat((-program.priority, 0, model or ""), since - self._head_start_s(program))
 
-    def head_start_s(self, program: Program) -> float:
-        return 0.0 if program.last_backend_id is None else HEAD_START_S
+    def _head_start_s(self, program: Program) -> float:
+        return HEAD_START_S if program.holds_up_others else 0.0
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict]:
         stuck: Counter[str] = Counter()  # by model: who found no room, in this priority or a higher one
@@ -76,11 +85,16 @@ class PhasePolicy(MemoryBound):
             if stuck[model] >= OVERTAKING:
                 continue
             for program in queue.walk(group):
-                plan = self._plan(fleet, program, at)
-                if plan is not None:
-                    backend, victims = plan
-                    yield from victims
-                    yield Place(program, backend, f"there is room for {program.need} tokens")
+                if fleet.router.gathers(program, at) is not None:
+                    continue
+                place = self._fit(fleet, program, at)
+                if place is None:
+                    backend, victims = self._reclaim(fleet, program, at)
+                    if backend is not None:
+                        yield from victims
+                        place = Place(program, backend, f"there is room for {program.need} tokens now")
+                if place is not None:
+                    yield place
                     continue
                 stuck[model] += OVERTAKING if self._waited(program, at) > PATIENCE_S else 1
                 if stuck[model] >= OVERTAKING:
@@ -91,107 +105,106 @@ class PhasePolicy(MemoryBound):
         # One that was refused a connection must not hold up those who may go where it may not.
         return 0.0 if call is None or call.tried else at - call.queued_at
 
-    def _plan(self, fleet: Fleet, program: Program, at: float) -> tuple[Backend, list[Evict]] | None:
-        """Where the program is to go and who has to leave for it: as few as possible, then where it was, then
-        where there is most room."""
-        plans = [
-            (sum(backend.weight_of(v.program, at) for v in victims), backend, victims)
+    def _fit(self, fleet: Fleet, program: Program, at: float) -> Place | None:
+        """Where there is room, and it is time to take it."""
+        fitting = [
+            backend
             for backend in fleet.open_to(program)
-            if (victims := self._victims(backend, program, at)) is not None
+            if not backend.charges
+            or (
+                self._lacking(fleet, backend, program, at) <= 0
+                and self._worth_displacing(fleet, backend, program, (), at)
+            )
         ]
-        if not plans:
+        if not fitting:
             return None
-        _, backend, victims = min(
-            plans,
-            key=lambda plan: (
-                plan[0],
-                plan[1].id != program.last_backend_id,
-                plan[1].used(at) - plan[1].limit,
-                plan[1].load,
-            ),
-        )
-        return backend, victims
+        most = max(fitting, key=lambda backend: (backend.limit - backend.used(at), -backend.load))
+        usual = next((backend for backend in fitting if backend.id == program.last_backend_id), most)
+        best = fleet.router.route(program, fitting, usual, at)
+        return Place(program, best.backend, best.reason)
 
-    def _victims(self, backend: Backend, program: Program, at: float) -> list[Evict] | None:
-        """Who has to leave the backend to make room for the program; ``None``: there is no room to be made."""
-        if not backend.charges:
-            return []
-        need = max(1, program.need)
-        room = self._room(backend, at)
-        tokens = 0.0
-        victims: list[Evict] = []
-        if need > room:
-            for idle in islice(longest_idle(backend), LOOKS):
-                reason = self.evictable(backend, idle, program, at)
-                if reason is not None:
-                    tokens += backend.weight_of(idle, at)
-                    victims.append(Evict(idle, reason))
-                    if tokens >= need - room:
-                        break
-            if tokens < need - room:
-                return None
-        return victims if self.worth(backend, program, victims, at) else None
-
-    def worth(self, backend: Backend, program: Program, victims: list[Evict], at: float) -> bool:
-        """Whether to go in now although it displaces what idle programs are to find again."""
-        need = max(1, program.need)
-        gone = {victim.program for victim in victims}
-        free = backend.limit - backend.used(at) + backend.residue.of(program)
-        # residue and victims older than the first one that stays are free; the others are in the way
-        harm = 0.0
-        first: float | None = None
-        stay: list[Program] = []
-        for idle in islice(longest_idle(backend), LOOKS):
-            if idle in gone:
-                continue
-            stay.append(idle)
-        if not stay:
-            return True
-        since = backend.charges[stay[0]].since or 0.0
-        backend.residue.pass_by(min(since, *(backend.charges[v].since or 0.0 for v in gone)) if gone else since)
-        # those of the residue that are younger than the first that stays
-        in_way = sum(r.tokens for r in backend.residue if r.since >= since and r.program is not program)
-        free -= in_way
-        free += sum(backend.weight_of(v, at) for v in gone if (backend.charges[v].since or 0.0) < since)
-        harm = min(need, need - free)
-        if harm <= 0:
-            return True
-        wait = 0.0
-        left = harm
-        for idle in stay:
-            wait = max(wait, away_s(idle, at))
-            left -= backend.weight_of(idle, at)
-            if left <= 0:
-                break
-        return wait * need > self.break_even_s(backend) * harm * self.kappa
-
-    kappa = 1.0
+    def _lacking(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> float:
+        """Tokens that are missing on the backend for the program."""
+        return max(1, program.need - fleet.router.shared(program, backend)) - self._room(backend, at)
 
     def _room(self, backend: Backend, at: float) -> float:
-        if backend.limit == inf:
-            return inf
-        return backend.limit - self.reserve(backend, at) - backend.used(at)
-
-    def reserve(self, backend: Backend, at: float) -> float:
-        return 0.0
+        return backend.limit - backend.used(at)
 
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         return max((self._room(backend, at) for backend in fleet.open_to(program)), default=0.0)
 
     # --- reclaim
 
-    def evictable(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
-        break_even = self.break_even_s(backend)
+    def _reclaim(self, fleet: Fleet, program: Program, at: float) -> tuple[Backend | None, list[Evict]]:
+        """The backend on which the least would have to go, and who."""
+        best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
+        for backend in fleet.open_to(program):
+            lacking = self._lacking(fleet, backend, program, at)
+            tokens = 0.0
+            victims: list[Evict] = []
+            for idle in islice(longest_idle(backend), LOOKS):
+                if tokens >= lacking:
+                    break
+                reason = self._gives_way(backend, idle, program, at)
+                if reason is not None:
+                    tokens += backend.weight_of(idle, at) - fleet.router.shared(idle, backend)
+                    victims.append(Evict(idle, reason))
+            if (
+                victims
+                and lacking <= tokens < best[0]
+                and self._worth_displacing(fleet, backend, program, [evict.program for evict in victims], at)
+            ):
+                best = tokens, backend, victims
+        return best[1], best[2]
+
+    def _gives_way(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
+        """Why an idle program has to make room for one that waits, if it has to."""
+        if idle.priority != program.priority:
+            return f"{program.id} has a higher priority" if idle.priority < program.priority else None
+        break_even = self._break_even_s(backend)
         away = away_s(idle, at)
-        if away > break_even:
+        if away > LENDING * break_even:
             return f"it will be away for {away:.0f} s, and {program.id} waits for the room"
-        slice_s = SLICE * break_even
+        slice_s = SLICE * break_even * (1 + idle.pauses)
         if self._waited(program, at) > slice_s and at - idle.placed_at > slice_s:
             return f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
         return None
 
-    def break_even_s(self, backend: Backend) -> float:
+    def _break_even_s(self, backend: Backend) -> float:
         return backend.turnover.break_even_s(backend.limit)
+
+    # --- patience with the cache
+
+    def _worth_displacing(
+        self, fleet: Fleet, backend: Backend, program: Program, leaving: Collection[Program], at: float
+    ) -> bool:
+        """Whether the program should come in now although it displaces what idle programs are to find again.
+
+        What is displaced takes the engine, with all its memory, so many seconds to compute again; waiting
+        for those idle programs leaves the room unused for as long.
+        """
+        residue = backend.residue
+        idle = list(islice(longest_idle(backend), LOOKS))
+        residue.pass_by(backend.idle_since(idle[0]) if idle else inf)
+        staying = [one for one in idle if one not in leaving]
+        if not staying:
+            return True
+        oldest = backend.idle_since(staying[0])
+        # Who leaves, and was used before all that stay, is dropped first; the others are in the way.
+        free = backend.limit - backend.used(at) - residue.since(oldest)
+        free += sum(backend.weight_of(one, at) for one in leaving if backend.idle_since(one) < oldest)
+        need = max(1, program.need - fleet.router.shared(program, backend) - residue.of(program))
+        displaced = min(need, need - free)
+        if displaced <= 0:
+            return True
+        wait_s = 0.0
+        left = displaced
+        for one in staying:
+            wait_s = max(wait_s, away_s(one, at))
+            left -= backend.weight_of(one, at)
+            if left <= 0:
+                break
+        return wait_s * need > self._break_even_s(backend) * displaced
 
     # --- overflow
 
@@ -203,7 +216,9 @@ class PhasePolicy(MemoryBound):
     def _relieve(self, backend: Backend, at: float) -> Iterator[Intent]:
         over = backend.used(at) - backend.limit
         reasoning = [p for p in backend.programs if p.phase is Phase.REASONING]
-        reasoning.sort(key=lambda p: (p.state is not State.MARKED, p.priority, backend.charges[p].tokens))
+        reasoning.sort(
+            key=lambda p: (p.state is not State.MARKED, p.priority, p.pauses, backend.charges[p].tokens)
+        )
         reason = f"{backend.id} was over its capacity by {over:.0f} tokens"
         for program in [*longest_idle(backend), *reasoning]:
             marked = program.state is State.MARKED
@@ -213,27 +228,3 @@ class PhasePolicy(MemoryBound):
                     yield Evict(program, reason)
             elif marked:
                 yield Spare(program, f"{backend.id} can do without its leaving")
-
-
-def longest_idle(backend: Backend) -> Iterator[Program]:
-    """Acting programs on a backend, who has been acting longest first: a program is charged anew whenever it
-    begins to act, and charges keep their order. To be read before anybody is charged again."""
-    return (
-        program
-        for program, charge in backend.charges.items()
-        if charge.since is not None and program in backend.programs
-    )
-
-
-def away_s(program: Program, at: float) -> float:
-    """Seconds until an acting program's next call, as far as anyone can tell."""
-    if not program.acting:
-        finished_at = program.tool_finished_at
-        if finished_at is not None:
-            return at - finished_at
-        return program.gaps.left_s(at - program.acting_since)
-    return max(
-        block.usual.left_s(elapsed) if block.expected_s is None else abs(block.expected_s - elapsed)
-        for block in program.acting.values()
-        for elapsed in (at - block.started_at,)
-    )

@@ -17,6 +17,7 @@ import thunder_sdk as thunder
 MODEL = os.environ["MODEL"]
 BASE_URL = os.environ["OPENAI_BASE_URL"]
 EXPECTED = {"lookup": 4.0}
+TASKS = [f"task-{n}" for n in range(20)]
 
 PATIENCE = float(os.environ.get("PATIENCE", "10"))  # for what goes to our server
 
@@ -92,7 +93,7 @@ def main(*scenarios) -> None:
             except BaseException:
                 answer = {"error": traceback.format_exc()}
             thunder.flush(PATIENCE)
-            print("@answer " + json.dumps(answer), flush=True)
+            print("\n@answer " + json.dumps(answer), flush=True)
 
 
 def _play(scenario, loop: asyncio.Runner) -> dict:

@@ -5,7 +5,7 @@ import os
 import threading
 from typing import TypedDict
 
-from common import EXPECTED, MODEL, bare_call, enough, in_threads, look, main, seen
+from common import EXPECTED, MODEL, TASKS, bare_call, enough, in_threads, look, main, seen
 from langchain.agents import create_agent
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -106,7 +106,7 @@ async def cancelled():
 
 def threads():
     with thunder.program(program_id="main"):
-        return in_threads(lambda task: last(agent(task).invoke(asks(task))), ["t0", "t1", "t2"])
+        return in_threads(lambda task: last(agent(task).invoke(asks(task))), TASKS[:3])
 
 
 def wanders():
@@ -134,7 +134,7 @@ async def fleet():
     async def one(task: str):
         return last(await agent(task).ainvoke(asks(task)))
 
-    return await asyncio.gather(*(one(f"task-{n}") for n in range(20)))
+    return await asyncio.gather(*(one(task) for task in TASKS))
 
 
 def child():

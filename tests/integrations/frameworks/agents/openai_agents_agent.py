@@ -13,11 +13,15 @@ from agents import (
     function_tool,
     set_default_openai_api,
 )
-from common import EXPECTED, MODEL, bare_call, enough, in_threads, look, main, seen
+from agents.sandbox import SandboxAgent, SandboxRunConfig
+from agents.sandbox.capabilities import Shell
+from agents.sandbox.sandboxes import UnixLocalSandboxClient
+from agents.sandbox.session import Instrumentation
+from common import EXPECTED, MODEL, TASKS, bare_call, enough, in_threads, look, main, seen
 from openai import AsyncOpenAI
 
 import thunder_sdk as thunder
-from thunder_integrations.openai_agents import Hooks, Runner, as_tool, install
+from thunder_integrations.openai_agents import Hooks, Runner, SandboxSink, as_tool, install
 
 
 @function_tool
@@ -129,7 +133,7 @@ def threads():
         return Runner.run_sync(agent(task), task, run_config=RunConfig(model_provider=models)).final_output
 
     with thunder.program(program_id="main"):
-        return in_threads(one, ["t0", "t1", "t2"])
+        return in_threads(one, TASKS[:3])
 
 
 async def wanders():
@@ -143,7 +147,7 @@ async def fleet():
     async def one(task: str):
         return (await Runner.run(agent(task), task)).final_output
 
-    return await asyncio.gather(*(one(f"task-{n}") for n in range(20)))
+    return await asyncio.gather(*(one(task) for task in TASKS))
 
 
 async def child():
@@ -192,6 +196,28 @@ async def own_headers():
     return result.final_output
 
 
+async def sandbox():
+    set_up()
+    sandboxes = UnixLocalSandboxClient(instrumentation=Instrumentation(sinks=[SandboxSink()]))
+    return await boxed(RunConfig(sandbox=SandboxRunConfig(client=sandboxes)))
+
+
+async def own_sandbox():
+    """A session of the user's own, made outside of every program."""
+    set_up()
+    sandboxes = UnixLocalSandboxClient(instrumentation=Instrumentation(sinks=[SandboxSink()]))
+    session = await sandboxes.create()
+    async with session:
+        answer = await boxed(RunConfig(sandbox=SandboxRunConfig(session=session)))
+    await sandboxes.delete(session)
+    return answer
+
+
+async def boxed(config: RunConfig) -> str:
+    worker = SandboxAgent(name="boxed", model=MODEL, instructions="Work.", capabilities=[Shell()])
+    return (await Runner.run(worker, "Work.", run_config=config)).final_output
+
+
 async def elsewhere():
     public = OpenAIChatCompletionsModel(MODEL, AsyncOpenAI(base_url=os.environ["ELSEWHERE"]))
     async with thunder.program(program_id="mine"):
@@ -201,5 +227,5 @@ async def elsewhere():
 if __name__ == "__main__":
     main(
         run, run_by_responses, stream, stream_by_responses, sync, inside, fails, fails_streaming, cancelled,
-        threads, wanders, fleet, child, plain_child, handoff, own_headers, elsewhere,
+        threads, wanders, fleet, child, plain_child, handoff, own_headers, sandbox, own_sandbox, elsewhere,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from common import BASE_URL, EXPECTED, MODEL, bare_call, enough, in_threads, look, main, seen
+from common import BASE_URL, EXPECTED, MODEL, TASKS, bare_call, enough, in_threads, look, main, seen
 from openai import AsyncOpenAI
 from pydantic_ai import Agent
 from pydantic_ai.models.fallback import FallbackModel
@@ -82,7 +82,7 @@ async def cancelled():
 
 def threads():
     with thunder.program(program_id="main"):
-        return in_threads(lambda task: agent(task).run_sync(task).output, ["t0", "t1", "t2"])
+        return in_threads(lambda task: agent(task).run_sync(task).output, TASKS[:3])
 
 
 async def wanders():
@@ -95,7 +95,7 @@ async def fleet():
     async def one(task: str):
         return (await agent(task, at=shared).run(task)).output
 
-    return await asyncio.gather(*(one(f"task-{n}") for n in range(20)))
+    return await asyncio.gather(*(one(task) for task in TASKS))
 
 
 async def child():

@@ -1,0 +1,148 @@
+"""What one engine's prefix cache holds, as far as it is known.
+
+An engine that publishes its cache is believed to the block. Of any other one knows what it was sent, and
+that caches drop what was used longest ago, of one prompt its end before its beginning: so that is kept here
+too, as many tokens as the engine has room for, and corrected by what each answer says was cached.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from math import inf
+
+from thunder_server.core.prefix import Chain, Prompt
+
+MOST_PIECES = 1 << 16
+"""Pieces remembered of one engine, whatever its capacity."""
+MOST_BLOCKS = 1 << 21
+"""Blocks remembered of one engine: 32 M tokens in blocks of 16. What it stores beyond is not counted on."""
+TOLERANCE_TOKENS = 256
+"""An answer that had this much less cached than expected shows that something was dropped."""
+
+
+class Belief:
+    """Least recently used first, which prefixes an engine holds; sizes are tokens.
+
+    Example:
+        >>> belief = Belief()
+        >>> _ = belief.use(Chain(keys=(1, 2), ends=(100, 150)), capacity=200)
+        >>> _ = belief.use(Chain(keys=(1, 3), ends=(100, 180)), capacity=200)
+        >>> belief.tokens, belief.held(Chain(keys=(1, 2), ends=(100, 150)))
+        (180, 100)
+    """
+
+    def __init__(self) -> None:
+        self._pieces: OrderedDict[int, int] = OrderedDict()
+        self.tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def use(self, chain: Chain, capacity: float, answer: int = 0) -> bool:
+        """The engine has this prompt now, and ``answer`` tokens generated after it; whether that is news."""
+        pieces = self._pieces
+        news = False
+        if answer:
+            news = self._put(_after(chain.keys[-1]), answer)
+        for index in range(len(chain) - 1, -1, -1):  # the beginning is the last to be dropped
+            key = chain.keys[index]
+            news |= self._put(key, chain.ends[index] - (chain.ends[index - 1] if index else 0))
+            if index < len(chain) - 1:
+                self._drop(_after(key))  # the answer that came after it is part of this chain by now
+        while (self.tokens > capacity or len(pieces) > MOST_PIECES) and len(pieces) > 1:
+            self.tokens -= pieces.popitem(last=False)[1]
+            news = True
+        return news
+
+    def held(self, chain: Chain) -> int:
+        """Tokens of the chain's longest prefix that is there; with the answer after it, if it goes on."""
+        reach = chain.reach(self._pieces)
+        if not reach:
+            return 0
+        answer = self._pieces.get(_after(chain.keys[reach - 1]), 0) if reach < len(chain) else 0
+        return min(chain.ends[reach - 1] + answer, chain.ends[-1])
+
+    def correct(self, chain: Chain, cached: int) -> None:
+        """Only ``cached`` tokens of this chain were there: the rest was dropped, and before it whatever had
+        not been used for longer."""
+        beyond = next((n for n, end in enumerate(chain.ends) if end > cached), len(chain))
+        lost = next((key for key in chain.keys[beyond:] if key in self._pieces), None)
+        while lost is not None and lost in self._pieces:
+            self.tokens -= self._pieces.popitem(last=False)[1]
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self.tokens = 0
+
+    def _put(self, key: int, tokens: int) -> bool:
+        before = self._pieces.get(key)
+        self._pieces[key] = tokens
+        self._pieces.move_to_end(key)
+        self.tokens += tokens - (before or 0)
+        return before is None
+
+    def _drop(self, key: int) -> None:
+        self.tokens -= self._pieces.pop(key, 0)
+
+
+def _after(key: int) -> int:
+    """By what the answer after this piece goes: keys are not negative, so it meets no piece."""
+    return ~key
+
+
+class Cached:
+    """One engine's cache. ``version`` rises whenever what it holds has changed."""
+
+    def __init__(self) -> None:
+        self.blocks: set[int] = set()
+        self.belief = Belief()
+        self.exact = False
+        """Whether ``blocks`` are all there are: the engine publishes, and nothing was missed."""
+        self.version = 0
+
+    def stored(self, keys: Iterable[int]) -> None:
+        """The engine says that it holds these blocks now."""
+        if len(self.blocks) < MOST_BLOCKS:
+            self.blocks.update(keys)
+            self.version += 1
+
+    def evicted(self, keys: Iterable[int]) -> None:
+        """The engine says that it has dropped these blocks."""
+        self.blocks.difference_update(keys)
+        self.version += 1
+
+    def cleared(self, *, exact: bool) -> None:
+        """All is gone, or might be; ``exact``: from now on the engine tells everything."""
+        self.blocks.clear()
+        self.belief.clear()
+        self.exact = exact
+        self.version += 1
+
+    def lost_sight(self) -> None:
+        """The engine does not tell any longer what it holds."""
+        self.blocks.clear()
+        self.exact = False
+        self.version += 1
+
+    def used(self, prompt: Prompt, capacity: float = inf, answer: int = 0) -> None:
+        """The engine was sent this prompt, or has answered it."""
+        if len(prompt.messages):
+            self.version += self.belief.use(prompt.messages, capacity, answer)
+
+    def held(self, prompt: Prompt) -> int:
+        """Tokens of the prompt that are cached; the engine's own word where there is one."""
+        blocks = prompt.blocks
+        told = 0
+        if blocks is not None and (reach := blocks.reach(self.blocks)):
+            told = blocks.ends[reach - 1]
+        if blocks is not None and self.exact:
+            return told
+        # The last token is computed in any case, for what comes after it.
+        return max(told, min(self.belief.held(prompt.messages), prompt.tokens - 1))
+
+    def reconcile(self, prompt: Prompt, predicted: int, cached: int) -> None:
+        """An answer says how many tokens of its prompt were there when it began."""
+        if cached < predicted - TOLERANCE_TOKENS:
+            self.belief.correct(prompt.messages, cached)
+            self.version += 1

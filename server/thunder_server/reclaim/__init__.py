@@ -1,0 +1,1 @@
+"""Doing what the core decides about resources, where they are: on this machine, or in `thunder reaper`."""

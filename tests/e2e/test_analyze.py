@@ -1,0 +1,43 @@
+"""From a running server to a verdict: its event stream, captured as users do it, and analyzed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from ..server.http.fake_engine import FakeEngine
+from .processes import served, thunder
+
+pytestmark = pytest.mark.slow
+TOLD = 3
+
+
+async def test_what_a_server_streams_can_be_analyzed(tmp_path: Path) -> None:
+    capture = tmp_path / "capture"
+    async with FakeEngine() as engine, aiohttp.ClientSession() as http:
+        with served("--backend", engine.url, "--policy", "passthrough") as server:
+            async with http.get(server.url + "/thunder/v1/stream") as stream:
+                for number in range(TOLD):
+                    body = {"model": "m", "messages": [{"role": "user", "content": f"hello {number}"}]}
+                    headers = {"X-Thunder-Program-Id": "agent"}
+                    async with http.post(
+                        server.url + "/v1/chat/completions", json=body, headers=headers
+                    ) as answer:
+                        assert answer.status == 200
+                # What `curl -N` would have written by now.
+                content = b""
+                async with asyncio.timeout(10):
+                    while content.count(b'"call.finished"') < TOLD:
+                        content += await stream.content.readany()
+            capture.write_bytes(content)
+    result = thunder("analyze", str(capture), "--json")
+    assert result.returncode == 0, result.stderr
+    value = json.loads(result.stdout)
+    assert (value["source"], value["programs"], value["calls"]) == ("event stream", 1, TOLD)
+    assert value["verdict"] == "do not bother"
+    simulated = thunder("simulate", "--trace", str(capture), "--policy", "phase", "--json")
+    assert json.loads(simulated.stdout)["rows"][0]["programs"] == 1, simulated.stderr
