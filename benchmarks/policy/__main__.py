@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 
 from rich.console import Console
 
@@ -73,7 +71,7 @@ def _heading(rows: dict[str, list[Row]]) -> str:
     one = rows[PHASE][0]
     sets = ", ".join(f"{row['working_set']:.2f}" for row in rows[PHASE])
     return (
-        f"\n{one['programs']} programs, working set {sets} of {one['replicas']} × {one['kv_tokens']:,} tokens; "
+        f"\n{one['programs']} programs, working set {sets}, {one['replicas']} × {one['kv_tokens']:,} tokens; "
         f"cap's best N is {rows[CAP][0]['policy'].removeprefix('cap:')}"
     )
 

@@ -2,9 +2,10 @@
 
 Every program replays 16 consecutive turns from a random place of its session, gaps cut to a minute, as
 ``thunder simulate`` does. ``live`` programs are in play at any time: whenever one ends the next one begins,
-so that the working set stays what it is until the work runs out. There is four times as much work as that, or
-else a run would be little more than its beginning and its end; makespans, not steps in a window, are compared,
-because a window flatters a thrashing system, whose programs never get past their short first turns.
+so that the working set stays what it is until the work runs out. There is four times as much work as that,
+or else a run would be little more than its beginning and its end; makespans, not steps in a window, are
+compared, because a window flatters a thrashing system, whose programs never get past their short first
+turns.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What programs have left behind in an engine's cache, as far as it stands in others' way.
 
-An engine hands out blank blocks first and then those that were used least recently, whoever they belong to. So
-the context of a program that has ended or was paused is no free memory at once: until everything that was used
-before it has gone, what comes in displaces that instead, such as the context of a program whose tool runs.
-Its tokens are in the way of all programs that have been idle for longer.
+An engine hands out blank blocks first and then those that were used least recently, whoever they belong to.
+So the context of a program that has ended or was paused is no free memory at once: until everything that
+was used before it has gone, what comes in displaces that instead, such as the context of a program whose
+tool runs. Its tokens are in the way of all programs that have been idle for longer.
 """
 
 from __future__ import annotations

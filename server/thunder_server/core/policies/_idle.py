@@ -22,10 +22,10 @@ def longest_idle(backend: Backend) -> Iterator[Program]:
 def away_s(program: Program, at: float) -> float:
     """Seconds until an acting program's next call, as far as anyone can tell.
 
-    By what its client expects, else by what that tool has usually taken; of programs that tell nothing, by how
-    long such programs have usually been silent. What is late by some time is taken to stay away as long again,
-    and so is a call that is due. Of tools that run side by side, the last one counts. A parent is back no
-    sooner than a child that waits in the queue.
+    By what its client expects, else by what that tool has usually taken; of programs that tell nothing, by
+    how long such programs have usually been silent. What is late by some time is taken to stay away as long
+    again, and so is a call that is due. Of tools that run side by side, the last one counts. A parent is back
+    no sooner than a child that waits in the queue.
     """
     if any(child.state is State.QUEUED for child in program.children):
         return inf

@@ -1,24 +1,25 @@
 """``phase``: driven by what clients tell of their programs; from those that tell nothing it infers.
 
-One view of memory for pausing and restoring: a placed program counts in full until it ends or is paused, what
-several have in common counts once.
+One view of memory for pausing and restoring: a placed program counts in full until it ends or is paused,
+what several have in common counts once.
 
-**Admission.** First come, first served; where to, of the replicas with room, is the router's choice. A program
-whose tool has finished queues before its call arrives. Who holds up others (the stragglers of a group, whoever a
-parent waits for) has a head start. Those behind one that does not fit may overtake it, a few at a time and only
-until its patience is over; then room is left to gather.
+**Admission.** First come, first served; where to, of the replicas with room, is the router's choice. A
+program whose tool has finished queues before its call arrives. Who holds up others (the stragglers of a
+group, whoever a parent waits for) has a head start. Those behind one that does not fit may overtake it, a
+few at a time and only until its patience is over; then room is left to gather.
 
 **Reclaim.** An acting program keeps its place unless somebody waits for the room and it will be away for so
 long that computing its context again costs less than holding it (`Turnover`): by the duration its client
-expects, else by what that tool has usually taken. Or its time slice is over, and somebody has waited for longer.
+expects, else by what that tool has usually taken. Or its time slice is over, and somebody has waited for
+longer.
 
-**Patience with the cache.** An engine drops what was used least recently. So room that programs have left is not
-free while others have been idle for longer: who comes in would displace those (`Residue`). It waits for them
-to return, if that takes less than what it displaces is worth.
+**Patience with the cache.** An engine drops what was used least recently. So room that programs have left
+is not free while others have been idle for longer: who comes in would displace those (`Residue`). It waits
+for them to return, if that takes less than what it displaces is worth.
 
-**Overflow.** When contexts have outgrown a replica, acting programs leave, the longest idle first; then, only
-as far as needed, reasoning ones when their calls end, the lowest priority, the least often paused and the
-shortest first.
+**Overflow.** When contexts have outgrown a replica, acting programs leave, the longest idle first; then,
+only as far as needed, reasoning ones when their calls end, the lowest priority, the least often paused and
+the shortest first.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ OVERTAKING = 8
 HEAD_START_S = 300.0
 """Who holds up others goes before those that have waited for longer by no more than this."""
 LENDING = 0.6
-"""Break-even times for which a program must be away before its room is lent out. Below one, because recomputing
-delays only those who reason at that moment, and not those who act."""
+"""Break-even times for which a program must be away before its room is lent out. Below one, because
+recomputing delays only those who reason at that moment, and not those who act."""
 SLICE = 3.0
 """Break-even times after which a program's place is up to one that has waited as long; so many more for each
 time that it was paused before."""
@@ -162,13 +163,16 @@ class PhasePolicy(MemoryBound):
         if idle.priority != program.priority:
             return f"{program.id} has a higher priority" if idle.priority < program.priority else None
         break_even = self._break_even_s(backend)
-        away = away_s(idle, at)
+        away = self._away_s(idle, at)
         if away > LENDING * break_even:
             return f"it will be away for {away:.0f} s, and {program.id} waits for the room"
         slice_s = SLICE * break_even * (1 + idle.pauses)
         if self._waited(program, at) > slice_s and at - idle.placed_at > slice_s:
             return f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
         return None
+
+    def _away_s(self, program: Program, at: float) -> float:
+        return away_s(program, at)
 
     def _break_even_s(self, backend: Backend) -> float:
         return backend.turnover.break_even_s(backend.limit)
@@ -200,7 +204,7 @@ class PhasePolicy(MemoryBound):
         wait_s = 0.0
         left = displaced
         for one in staying:
-            wait_s = max(wait_s, away_s(one, at))
+            wait_s = max(wait_s, self._away_s(one, at))
             left -= backend.weight_of(one, at)
             if left <= 0:
                 break
