@@ -19,19 +19,22 @@ from benchmarks.policy.tables import costs, figures, judgement
 from benchmarks.policy.targets import CAP, ORACLE, PAPER, PHASE, verdicts
 from benchmarks.policy.work import LOADS, SEEDS, Job, Row, run_all
 from thunder_server.core import PaperSettings, Policy, make_policy
+from thunder_server.simulation.oracle import Oracle
 from thunder_server.simulation.replay import Signals
 
 INFERRED = "phase, inferred"
 
 
 def contenders() -> dict[str, tuple[Policy, Signals]]:
-    """By the name they are listed under, but for ``cap``, whose N depends on the load."""
+    """By the name they are listed under, but for ``cap``, whose N depends on the load. An oracle remembers,
+    and is therefore for one run."""
     return {
         "passthrough": (make_policy("passthrough"), Signals.EXPLICIT),
         PAPER: (make_policy("paper"), Signals.EXPLICIT),
         "paper, decay 1": (make_policy("paper", PaperSettings(decay=1.0)), Signals.EXPLICIT),
         PHASE: (make_policy("phase"), Signals.EXPLICIT),
         INFERRED: (make_policy("phase"), Signals.INFERRED),
+        ORACLE: (Oracle(), Signals.EXPLICIT),
     }
 
 
@@ -50,8 +53,8 @@ def main() -> int:
     for load in LOADS:
         jobs = [
             Job(load, seed, name, policy, signals)
-            for name, (policy, signals) in contenders().items()
             for seed in seeds
+            for name, (policy, signals) in contenders().items()
         ]
         rows: defaultdict[str, list[Row]] = defaultdict(list)
         for job, row in zip(jobs, run_all(jobs, arguments.processes), strict=True):
