@@ -1,9 +1,9 @@
 """``oracle``: what ``phase`` would do if it knew how long tools take and how contexts grow.
 
 The reference line of the simulator; no server can have it. As a program begins to act, the simulator tells
-it when the next call will come, and how large it will be. It follows the rules of ``phase`` and leaves nothing
-to chance: who gives way really stays away, who is waited for really comes back, and room is kept for what the
-others will have grown by within ``horizon`` break-even times.
+it when the next call will come, and how large it will be. It follows the rules of ``phase`` and leaves
+nothing to chance: who gives way really stays away, who is waited for really comes back, and room is kept for
+what the others will have grown by within ``horizon`` break-even times.
 """
 
 from __future__ import annotations
