@@ -1,4 +1,4 @@
-"""Environments on a real Docker engine: ready before their turn, asleep meanwhile, gone with their program."""
+"""Environments on a real Docker engine: ready before their turn, asleep meanwhile, gone in the end."""
 
 from __future__ import annotations
 
