@@ -108,7 +108,7 @@ def _resource(holding: Holding, program: Program | None) -> dict[str, object]:
 
 
 def holding_view(holding: Holding, program: Program | None) -> dict[str, object]:
-    """A line of the ledger; ``since`` on the monotonic clock. ``program``: the holder, if it is known still."""
+    """A line of the ledger; ``since`` on the monotonic clock. ``program``: who holds it, if known still."""
     owner = holding.owner
     return {
         "program_id": owner.program_id,
