@@ -17,6 +17,7 @@ from thunder_server.compat import Compat
 from thunder_server.control import Control
 from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.policies import CapSettings, PaperSettings, Policy, make_policy
+from thunder_server.core.router import RouterSettings
 from thunder_server.core.scheduler import Scheduler
 from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
@@ -39,7 +40,16 @@ class ListenError(OSError):
 
 def make_scheduler(settings: Settings) -> Scheduler:
     """The core as the settings want it."""
-    config = SchedulerConfig(auto_lease_s=settings.auto_lease, max_wait_s=settings.max_wait)
+    match, load, latency = settings.router_weights
+    router = RouterSettings(
+        match=match,
+        load=load,
+        latency=latency,
+        exploration=settings.router_exploration,
+        gather_s=settings.router_gather,
+        shadow=settings.shadow,
+    )
+    config = SchedulerConfig(router=router, auto_lease_s=settings.auto_lease, max_wait_s=settings.max_wait)
     return Scheduler(policy=_policy(settings), config=config)
 
 
@@ -87,7 +97,7 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
 
     On leaving, running calls get ``grace_s`` seconds to end. Raises `ListenError`.
     """
-    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll)
+    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll, tokenize_wait_s=settings.tokenize_wait)
     app = make_app(make_faces(runtime, settings))
     for backend in settings.backend:
         runtime.add_backend(backend)

@@ -114,10 +114,9 @@ class Cached:
 
     def cleared(self, *, exact: bool) -> None:
         """All is gone, or might be; ``exact``: from now on the engine tells everything."""
-        self.blocks.clear()
         self.belief.clear()
+        self.lost_sight()
         self.exact = exact
-        self.version += 1
 
     def lost_sight(self) -> None:
         """The engine does not tell any longer what it holds."""
