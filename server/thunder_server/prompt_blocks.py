@@ -24,8 +24,8 @@ from thunder_server.core.prefix import Chain
 
 log = logging.getLogger(__name__)
 
-LONG_CHARS: Final = 4096
-"""Prompts below are not tokenized: of about 1000 tokens, there is little to gain."""
+LONG_CHARS: Final = 2048
+"""Prompts below are not tokenized: of about 500 tokens, there is little to gain."""
 MOST_KEYS: Final = 4_000_000
 """Blocks of prompts that are remembered: 8 bytes each."""
 _ANSWER_S: Final = 5.0
@@ -81,8 +81,8 @@ class PromptBlocks:
         *,
         wait_s: float,
     ) -> None:
-        self.asked = 0
-        self.late = 0
+        self.answered = 0
+        self.late = 0  # of those answered, or to be: after the call had to go on
         self.failed = 0
         self._http = http
         self._backends = backends
@@ -174,7 +174,6 @@ class PromptBlocks:
         return blocks
 
     async def _ask(self, engine: BackendSpec, question: Mapping[str, Any]) -> list[int] | None:
-        self.asked += 1
         self._busy[engine.id] = self._busy.get(engine.id, 0) + 1
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if engine.api_key is not None:
@@ -187,6 +186,7 @@ class PromptBlocks:
                 timeout=aiohttp.ClientTimeout(total=_ANSWER_S),
             ) as answer:
                 if answer.status == 200:
+                    self.answered += 1
                     return msgspec.json.decode(await answer.read(), type=_Tokens).tokens
         except (aiohttp.ClientError, TimeoutError, OSError, msgspec.MsgspecError) as failure:
             log.debug("backend %s: /tokenize: %r", engine.id, failure)
