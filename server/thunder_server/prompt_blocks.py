@@ -12,7 +12,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -63,7 +63,7 @@ class Watched(Protocol):
 
 
 class _Tokens(msgspec.Struct):
-    tokens: list[int]
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]]
 
 
 class PromptBlocks:

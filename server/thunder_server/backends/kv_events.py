@@ -22,7 +22,6 @@ from thunder_server.backends.kv_wire import (
     Cleared,
     Removed,
     Stored,
-    Unreadable,
     read_batch,
 )
 from thunder_server.backends.token_blocks import ROOT, block_keys
@@ -201,21 +200,19 @@ class KvEvents:
         self.heard.messages += 1
         self.heard.last_at = self._now()
         try:
-            events = read_batch(payload)
-        except Unreadable as wrong:
+            for event in read_batch(payload):
+                match event:
+                    case Stored():
+                        self._stored(event)
+                    case Removed(hashes=hashes):
+                        self._removed(hashes)
+                    case Cleared():
+                        self._sees_all()
+        except ValueError as wrong:
             self.heard.unreadable += 1
             if self.exact:
-                log.warning("backend %s: %s", self._id, wrong)
+                log.warning("backend %s: KV events that make no sense: %s", self._id, wrong)
                 self._lost_sight()
-            return
-        for event in events:
-            match event:
-                case Stored():
-                    self._stored(event)
-                case Removed(hashes=hashes):
-                    self._removed(hashes)
-                case Cleared():
-                    self._sees_all()
 
     def _stored(self, event: Stored) -> None:
         self.block_size = event.block_size
