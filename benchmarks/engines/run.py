@@ -79,6 +79,7 @@ def _result(run: Run, target: Target, seed: int) -> Result:
             "seed": seed,
             "call_s": quantiles(call.answered - call.sent for call in calls),
             "calls": len(calls),
+            "prompt_tokens": sum(call.prompt_tokens for call in calls),
             "failed": len(failures),
             "first_failure": failures[0].error if failures else None,
         },

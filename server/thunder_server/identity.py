@@ -43,9 +43,12 @@ def read_identity(path_id: str | None, headers: Headers, fields: Mapping[str, An
 
     Raises `ApiError` 400 naming the place that is wrong.
     """
+    program_id = _program_id(path_id, headers, fields)
+    parent_id = _id_header(headers, wire.PARENT_ID) or _foreign(headers.get(wire.DYNAMO_PARENT_SESSION_ID))
     return Identity(
-        program_id=_program_id(path_id, headers, fields),
-        parent_id=_id_header(headers, wire.PARENT_ID) or _foreign(headers.get(wire.DYNAMO_PARENT_SESSION_ID)),
+        program_id=program_id,
+        # An agent with fixed headers names itself there, for the sub-agents that inherit them.
+        parent_id=None if parent_id == program_id else parent_id,
         group=_id_header(headers, wire.GROUP),
         priority=_priority(headers),
         max_wait_s=_max_wait(headers),

@@ -12,6 +12,7 @@ A test names its lane and what it shows::
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Generator
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from ..server.cli.harness import Background
+from .harness import containers
 from .harness.engine import MODEL, Engine
 from .harness.lanes import Lane
 from .harness.proofs import Ledger, proofs_of
@@ -115,6 +117,17 @@ def lane(request: pytest.FixtureRequest, tmp_path: Path) -> Lane:
     home = tmp_path / "home"
     home.mkdir()
     return Lane(request.param, home).require()
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """An image with a shell, for tests that are marked ``docker``."""
+    reason = containers.missing()
+    if reason:
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return containers.image()
 
 
 @pytest.fixture

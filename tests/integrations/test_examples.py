@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from .harness.dialogue import Tool, calls
 from .harness.engine import MODEL
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -14,9 +15,14 @@ LANES = {
     "with_crewai.py": "crewai",
     "with_langchain.py": "a",
     "with_litellm.py": "a",
+    "with_minisweagent.py": "a",
     "with_openai_agents.py": "a",
+    "with_openhands.py": "b",
     "with_pydantic_ai.py": "a",
     "with_smolagents.py": "a",
+}
+SCRIPTS = {
+    "with_minisweagent.py": (calls(Tool("bash", {"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})),),
 }
 
 
@@ -26,6 +32,8 @@ LANES = {
     indirect=["lane"],
 )
 def test_it_runs_as_programs_that_succeed(name, lane, through_server, engine, server):
+    if name in SCRIPTS:
+        engine.plays(*SCRIPTS[name])
     through_server.run(EXAMPLES / name, MODEL)
     called = {entry["program_id"] for entry in server.events if entry["type"] == "call.arrived"}
     assert called

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from thunder_server.cli.replaying import Complaints, Replaying, read_traffic, study_of
+from thunder_server.cli.replaying import (
+    AtATime,
+    Complaints,
+    Engine,
+    KvTokens,
+    LongestGap,
+    Replaying,
+    Replicas,
+    Trace,
+    Turns,
+    check_folder,
+    read_traffic,
+    study_of,
+    write_json,
+)
 
-if TYPE_CHECKING:
-    from thunder_server.simulation.worth import Worth
+TURNS = 16
 
 
 def register(app: typer.Typer) -> None:
@@ -28,39 +40,13 @@ def analyze(
             show_default=False,
         ),
     ] = None,
-    trace: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE…", help="Another way to name them.")
-    ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="h100-qwen30b|cpu-small", help="Whose speed and size your engines have.")
-    ] = "h100-qwen30b",
-    replicas: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many engines.")] = 2,
-    kv_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=16, help="KV cache of each engine.", show_default="the preset's"),
-    ] = None,
-    at_a_time: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="So many programs at once; the others follow as these end.",
-            show_default="as recorded; of a trace, all at once",
-        ),
-    ] = None,
-    turns: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Replay so many turns of each program, from a random place.",
-            show_default="all; of a trace, 16",
-        ),
-    ] = None,
-    longest_gap: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Cut longer gaps to this.", show_default="none; of a trace, 60"),
-    ] = None,
+    trace: Trace = None,
+    engine: Engine = "h100-qwen30b",
+    replicas: Replicas = 2,
+    kv_tokens: KvTokens = None,
+    at_a_time: AtATime = None,
+    turns: Turns = None,
+    longest_gap: LongestGap = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds give equal results.")] = 0,
     json_file: Annotated[
         Path | None,
@@ -91,8 +77,7 @@ def analyze(
     complaints = Complaints("analyze")
     named = [*(files or []), *(trace or [])]
     to_stdout = str(json_file) == "-"
-    if json_file is not None and not to_stdout and not json_file.absolute().parent.is_dir():
-        complaints.usage(f"--json: there is no folder {json_file.absolute().parent}")
+    check_folder(json_file, complaints)
     console = Console(stderr=to_stdout, highlight=False)
     traffic = read_traffic(named, complaints)
     study = study_of(
@@ -104,6 +89,7 @@ def analyze(
         at_a_time=at_a_time,
         turns=turns,
         longest_gap=longest_gap,
+        turns_of_traces=TURNS,
         seed=seed,
         complaints=complaints,
     )
@@ -113,15 +99,4 @@ def analyze(
         complaints.fail("no call fits into these engines; take larger ones (--kv-tokens, --engine)")
     analyze_words.show(console, study, worth)
     if json_file is not None:
-        _write(json_file, worth, complaints)
-
-
-def _write(path: Path, worth: Worth, complaints: Complaints) -> None:
-    text = json.dumps(worth.to_json(), indent=1) + "\n"
-    if str(path) == "-":
-        typer.echo(text, nl=False)
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as failure:
-        complaints.fail(f"{path} cannot be written: {failure.strerror}")
+        write_json(json_file, worth.to_json(), complaints)

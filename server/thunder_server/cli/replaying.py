@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -13,11 +14,43 @@ if TYPE_CHECKING:
     from thunder_server.simulation.study import Study
     from thunder_server.simulation.traffic import Traffic
 
-TURNS = 16
 LONGEST_GAP_S = 60.0
 """Sessions last hours, most of which people sleep: of traces, a part is replayed unless told otherwise."""
 CALLS = 20_000
 """More calls than this take minutes to replay and tell nothing new."""
+
+
+Trace = Annotated[list[Path] | None, typer.Option(metavar="FILE…", help="Another way to name them.")]
+Engine = Annotated[
+    str, typer.Option(metavar="h100-qwen30b|cpu-small", help="Whose speed and size your engines have.")
+]
+Replicas = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many engines.")]
+KvTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=16, help="KV cache of each engine.", show_default="the preset's"),
+]
+AtATime = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="So many programs at once; the others follow as these end.",
+        show_default="as recorded; of a trace, all at once",
+    ),
+]
+Turns = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Replay so many turns of each program, from a random place.",
+        show_default="all; of a trace, some",
+    ),
+]
+LongestGap = Annotated[
+    float | None,
+    typer.Option(metavar="S", help="Cut longer gaps to this.", show_default="none; of a trace, 60"),
+]
 
 
 class Replaying(Words):
@@ -58,6 +91,24 @@ def read_traffic(files: list[Path], complaints: Complaints) -> Traffic:
         complaints.fail(str(unusable))
 
 
+def check_folder(path: Path | None, complaints: Complaints) -> None:
+    """Before the work, not after it: can ``--json`` be written there?"""
+    if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
+        complaints.usage(f"--json: there is no folder {path.absolute().parent}")
+
+
+def write_json(path: Path, value: object, complaints: Complaints) -> None:
+    """To a file, or to standard output where its name is ``-``."""
+    text = json.dumps(value, indent=1) + "\n"
+    if str(path) == "-":
+        typer.echo(text, nl=False)
+        return
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as failure:
+        complaints.fail(f"{path} cannot be written: {failure.strerror}")
+
+
 def study_of(
     traffic: Traffic,
     files: list[Path],
@@ -68,10 +119,11 @@ def study_of(
     at_a_time: int | None,
     turns: int | None,
     longest_gap: float | None,
+    turns_of_traces: int,
     seed: int,
     complaints: Complaints,
 ) -> Study:
-    """The replay of this traffic on these engines."""
+    """The replay of this traffic on these engines; of a trace, ``turns_of_traces`` if not told otherwise."""
     from thunder_server.simulation.replay import Signals
     from thunder_server.simulation.simulator import Machines
     from thunder_server.simulation.study import Cut, Study, from_traffic
@@ -83,7 +135,7 @@ def study_of(
     if longest_gap is not None and not longest_gap >= 0:  # NaN too
         complaints.usage(f"--longest-gap: {longest_gap} is no number of seconds")
     if traffic.source is Source.TRACE:
-        turns, longest_gap = turns or TURNS, LONGEST_GAP_S if longest_gap is None else longest_gap
+        turns, longest_gap = turns or turns_of_traces, LONGEST_GAP_S if longest_gap is None else longest_gap
     preset = PRESETS[engine]
     cut = Cut(turns=turns, longest_gap_s=longest_gap)
     name = "+".join(path.name for path in files)

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from thunder_server.cli.replaying import Complaints, Replaying, read_traffic, study_of
+from thunder_server.cli.replaying import (
+    AtATime,
+    Complaints,
+    Engine,
+    KvTokens,
+    LongestGap,
+    Replaying,
+    Replicas,
+    Trace,
+    Turns,
+    check_folder,
+    read_traffic,
+    study_of,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -16,6 +29,7 @@ if TYPE_CHECKING:
     from thunder_server.simulation.tuning import Trial, Tuned
 
 TUNABLE = ("phase", "paper", "cap")
+TURNS = 8  # of dozens of replays, each may be shorter than the few of thunder analyze
 CHECKS = 2
 """So many other seeds have to agree."""
 
@@ -33,9 +47,7 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    trace: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE…", help="Another way to name them.")
-    ] = None,
+    trace: Trace = None,
     policy: Annotated[
         str, typer.Option(metavar="LIST", help="Policies to tune, separated by commas.")
     ] = "phase,paper,cap",
@@ -45,36 +57,12 @@ def tune(
             metavar="explicit|inferred", help="Whether your clients tell what they do, or only call."
         ),
     ] = "explicit",
-    engine: Annotated[
-        str, typer.Option(metavar="h100-qwen30b|cpu-small", help="Whose speed and size your engines have.")
-    ] = "h100-qwen30b",
-    replicas: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many engines.")] = 2,
-    kv_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=16, help="KV cache of each engine.", show_default="the preset's"),
-    ] = None,
-    at_a_time: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="So many programs at once; the others follow as these end.",
-            show_default="as recorded; of a trace, all at once",
-        ),
-    ] = None,
-    turns: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Replay so many turns of each program, from a random place.",
-            show_default="all; of a trace, 16",
-        ),
-    ] = None,
-    longest_gap: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Cut longer gaps to this.", show_default="none; of a trace, 60"),
-    ] = None,
+    engine: Engine = "h100-qwen30b",
+    replicas: Replicas = 2,
+    kv_tokens: KvTokens = None,
+    at_a_time: AtATime = None,
+    turns: Turns = None,
+    longest_gap: LongestGap = None,
     seed: Annotated[int, typer.Option(metavar="N", help="The seed to tune on; the two after it check.")] = 0,
     json_file: Annotated[
         Path | None,
@@ -111,8 +99,7 @@ def tune(
     if signals not in list(Signals):
         complaints.usage(f"--signals: {signals!r} is neither explicit nor inferred")
     to_stdout = str(json_file) == "-"
-    if json_file is not None and not to_stdout and not json_file.absolute().parent.is_dir():
-        complaints.usage(f"--json: there is no folder {json_file.absolute().parent}")
+    check_folder(json_file, complaints)
     traffic = read_traffic(named, complaints)
     studies = [
         replace(
@@ -125,6 +112,7 @@ def tune(
                 at_a_time=at_a_time,
                 turns=turns,
                 longest_gap=longest_gap,
+                turns_of_traces=TURNS,
                 seed=seed + number,
                 complaints=complaints,
             ),
@@ -145,15 +133,10 @@ def tune(
     console.print(_table(tuned))
     for line in _best(tuned):
         console.print(line, markup=False)
-    if to_stdout:
-        typer.echo(json.dumps(tuned.to_json(), indent=1))
-        return
     if json_file is not None:
-        try:
-            json_file.write_text(json.dumps(tuned.to_json(), indent=1) + "\n", encoding="utf-8")
-        except OSError as failure:
-            complaints.fail(f"{json_file} cannot be written: {failure.strerror}")
-    typer.echo(_toml(tuned))
+        write_json(json_file, tuned.to_json(), complaints)
+    if not to_stdout:
+        typer.echo(_toml(tuned))
 
 
 def _table(tuned: Tuned) -> Table:

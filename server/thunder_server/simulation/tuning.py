@@ -45,20 +45,20 @@ def _single(key: str, about: str, values: Sequence[float], *policies: str, **mor
 
 
 KNOBS = (
-    _single("cap", "programs active on a backend", (4, 6, 8, 12, 16, 24, 32, 48), "cap"),
-    _single("paper_decay", "how fast acting programs fade from the count", (1, 1.02, 1.1, 1.5, 4), "paper"),
-    _single("paper_interval", "Δt, seconds between two looks", (0.5, 1, 2, 10), "paper"),
+    _single("cap", "programs active on a backend", (4, 8, 12, 16, 24), "cap"),
+    _single("paper_decay", "how fast acting programs fade from the count", (1, 1.02, 1.1, 1.5), "paper"),
+    _single("paper_interval", "Δt, seconds between two looks", (1, 2, 10), "paper"),
     Knob(
         keys=("paper_lambda_max", "paper_lambda_min"),
         about="pause above this share of memory, restore below",
-        positions=((0.9, 0.9), (0.95, 0.95), (1.1, 1.0), (1.1, 1.1), (1.2, 1.0)),
+        positions=((0.9, 0.9), (0.95, 0.95), (1.1, 1.0)),
         policies=frozenset({"paper"}),
     ),
-    _single("paper_lambda_min", "restore below this share of memory", (0.8, 0.9, 0.95), "paper"),
+    _single("paper_lambda_min", "restore below this share of memory", (0.8, 0.9), "paper"),
     _single(
         "auto_lease",
         "seconds that a silent program nobody opened keeps its place",
-        (10, 30, 60, 120, 300, 1200),
+        (30, 60, 120, 300),
         "phase",
         "paper",
         "cap",

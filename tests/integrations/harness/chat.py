@@ -11,7 +11,7 @@ from .dialogue import USAGE, Turn, names
 KNOWN = names(
     "model messages tools tool_choice parallel_tool_calls stream stream_options temperature top_p n stop"
     " max_tokens max_completion_tokens response_format seed presence_penalty frequency_penalty logprobs"
-    " top_logprobs logit_bias user functions function_call reasoning_effort"
+    " top_logprobs logit_bias user functions function_call reasoning_effort prompt_cache_key"
 )
 """What a strict engine accepts in a body."""
 

@@ -75,7 +75,16 @@ class Hangs:
     after: int = 0
 
 
-Fault = Fails | Cuts | Hangs
+@dataclass(frozen=True)
+class Plays:
+    """An engine's answer as it was recorded, in pieces of `size` bytes if it is a stream."""
+
+    body: bytes
+    content_type: str
+    size: int = 97
+
+
+Fault = Fails | Cuts | Hangs | Plays
 
 
 def names(text: str) -> frozenset[str]:

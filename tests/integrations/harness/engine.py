@@ -17,7 +17,7 @@ from typing import Any
 from ...server.cli.harness import Background
 from ...server.http.fake_engine import FakeEngine, Reply, Seen
 from . import chat, messages, responses
-from .dialogue import Cuts, Fails, Fault, Hangs, Turn, says
+from .dialogue import Cuts, Fails, Fault, Hangs, Plays, Turn, says
 
 MODEL = "m"
 _FACES: dict[str, ModuleType] = {
@@ -62,7 +62,7 @@ class Engine:
         self._pick = pick
 
     def faults(self, *faults: Fault) -> None:
-        """What the next requests get instead of an answer."""
+        """What the next requests get instead of the script's answer."""
         self._faults.extend(faults)
 
     def refuses(self, judge: Callable[[Seen], Fails | None]) -> None:
@@ -113,6 +113,9 @@ class Engine:
         if isinstance(fault, Fails):
             await _refuse(reply, fault.status, fault.message, **fault.headers)
             return
+        if isinstance(fault, Plays):
+            await _replay(reply, fault)
+            return
         index = face.turn_index(body)
         script = self._pick(seen) if self._pick else self._script
         turn = script[min(index, len(script) - 1)].numbered(index)
@@ -137,6 +140,16 @@ class Engine:
             await reply.chunk(piece)
             await asyncio.sleep(self.pace)
         await reply.end()
+
+
+async def _replay(reply: Reply, recorded: Plays) -> None:
+    if "event-stream" not in recorded.content_type:
+        await reply.body(recorded.body, content_type=recorded.content_type)
+        return
+    await reply.stream_head(content_type=recorded.content_type)
+    for start in range(0, len(recorded.body), recorded.size):
+        await reply.chunk(recorded.body[start : start + recorded.size])
+    await reply.end()
 
 
 async def _refuse(reply: Reply, status: int, message: str, **headers: str) -> None:

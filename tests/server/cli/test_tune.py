@@ -35,7 +35,7 @@ def test_prints_a_fragment_that_the_server_takes_and_tables_elsewhere(crowd, tmp
     assert settings.policy == tomllib.loads(result.stdout)["policy"]
     assert "times as fast" in result.stdout
     assert "cap at its best" in result.stderr
-    assert "paper_interval = 0.5" in result.stderr
+    assert "paper_interval = 1" in result.stderr
     again = thunder("tune", crowd, *ENGINES, "--policy", "paper,cap")
     assert again.stdout == result.stdout
 

@@ -151,6 +151,7 @@ def test_everything_else() -> None:
         program_id="p", parent_id="parent", group="g", priority=-3, max_wait_s=0.0, final=True, is_retry=True
     )
     assert identity(None, {"X-Dynamo-Session-Final": "true"}).final
+    assert identity("p", {"X-Thunder-Parent-Id": "p"}).parent_id is None, "for the sub-agents that inherit it"
     assert identity(None, {"X-Dynamo-Parent-Session-ID": "a b"}).parent_id
     assert identity(None, {"X-Thunder-Retry": "1"}).is_retry
     assert not identity(None, {"x-stainless-retry-count": "0", "X-Thunder-Final": "false"}).is_retry
