@@ -106,11 +106,13 @@ def test_a_miss_shows_what_else_is_gone():
     belief = Belief()
     for path in ((0,), (1,), (2,)):
         belief.use(chain_of(path), inf)
-    belief.correct(chain_of((1,)), cached=0)
-    assert [belief.held(chain_of((n,))) for n in range(3)] == [0, 0, 10]
-    belief.correct(chain_of((2,)), cached=10)
-    belief.correct(chain_of((1,)), cached=0)
-    assert belief.held(chain_of((2,))) == 10
+    last = belief.last_use(chain_of((1, 5)))
+    belief.use(chain_of((1, 5)), inf)  # it is computed again
+    belief.drop_until(last)
+    assert [belief.held(chain_of((n,))) for n in range(3)] == [0, 10, 10]
+    assert belief.last_use(chain_of((0,))) == 0
+    belief.drop_until(0)
+    assert belief.tokens == 30
     belief.clear()
     assert belief.tokens == len(belief) == 0
 
@@ -222,10 +224,10 @@ def test_an_answer_that_was_cached_as_expected_changes_nothing():
     cache = Cached()
     prompt = prompt_of((0, 1))
     cache.used(prompt)
-    version = cache.version
-    cache.reconcile(prompt, predicted=1000, cached=900)
+    version, last_use = cache.version, cache.belief.last_use(prompt.messages)
+    cache.reconcile(predicted=1000, cached=950, last_use=last_use)
     assert (cache.version, cache.held(prompt)) == (version, 20)
-    cache.reconcile(prompt, predicted=1000, cached=0)
+    cache.reconcile(predicted=1000, cached=0, last_use=last_use)
     assert cache.version > version
     assert cache.held(prompt) == 0
 
