@@ -78,7 +78,7 @@ class _Hooks:
 
     def __init__(self) -> None:
         self.expected: dict[str, float] = {}
-        self._runs: dict[int, tuple[object, Run]] = {}
+        self._runs: dict[Run, object] = {}
         self._calls: dict[int, tuple[object, ToolCalls, Run | None]] = {}
 
     def points(self) -> list[tuple[Any, Any]]:
@@ -92,20 +92,20 @@ class _Hooks:
     def execution_start(self, context: Any) -> None:
         what = context.crew or context.flow
         run = Run(_name(what), self.expected).start()
-        self._runs[id(what)] = what, run
+        self._runs[run] = what
         task = _task()
         if task is not None:  # a cancelled kickoff tells of no end
-            task.add_done_callback(lambda _: self._finish(what, run, asyncio.CancelledError()))
+            task.add_done_callback(lambda _: self._finish(run, asyncio.CancelledError()))
 
     def execution_end(self, context: Any) -> None:
-        what = context.crew or context.flow
-        _, run = self._runs.get(id(what), (None, None))
+        run, what = innermost(), context.crew or context.flow
+        if run is None or self._runs.get(run) is not what:  # told of elsewhere than the start
+            run = next((known for known, its in self._runs.items() if its is what), None)
         if run is not None:
-            self._finish(what, run, context.error)
+            self._finish(run, context.error)
 
-    def _finish(self, what: object, run: Run, error: BaseException | None) -> None:
-        if self._runs.get(id(what), (None, None))[1] is run:
-            del self._runs[id(what)]
+    def _finish(self, run: Run, error: BaseException | None) -> None:
+        if self._runs.pop(run, None) is not None:
             run.finish(error)
 
     def pre_tool_call(self, context: Any) -> None:

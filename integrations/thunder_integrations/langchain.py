@@ -20,7 +20,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 import thunder_sdk as thunder
-from thunder_integrations._runs import Run, innermost
+from thunder_integrations._runs import Run, ToolCalls, innermost
 
 __all__ = ["Handler", "install", "wrap"]
 
@@ -60,12 +60,12 @@ def wrap(model: T) -> T:
 class _Node:
     """One LangChain run: which of our runs it is in, and what it has made current."""
 
-    __slots__ = ("activation", "began", "run", "tool")
+    __slots__ = ("activation", "began", "run", "tools")
 
-    def __init__(self, run: Run, *, began: bool = False, tool: bool = False) -> None:
+    def __init__(self, run: Run | None, *, began: bool = False, tools: ToolCalls | None = None) -> None:
         self.run = run
         self.began = began  # the run begins and ends with it
-        self.tool = tool
+        self.tools = tools  # where it counts, if it is a tool
         self.activation: Any = None
 
 
@@ -83,6 +83,7 @@ class Handler(BaseCallbackHandler):
     def __init__(self) -> None:
         self.expected: dict[str, float] = {}
         self._nodes: dict[UUID, _Node] = {}
+        self._loose = ToolCalls(self.expected)
 
     # --- chains and graphs -------------------------------------------------------------------------------
 
@@ -90,7 +91,7 @@ class Handler(BaseCallbackHandler):
         self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **more: Any
     ) -> None:
         parent = self._parent(parent_run_id)
-        if parent is None or parent.tool:
+        if parent is None or parent.tools is not None:
             run = Run(more.get("name"), self.expected, inside=None if parent is None else parent.run)
             self._nodes[run_id] = _Node(run, began=True)
         else:
@@ -132,12 +133,11 @@ class Handler(BaseCallbackHandler):
         **more: Any,
     ) -> None:
         parent = self._parent(parent_run_id)
-        if parent is None and thunder.current_program() is None:
-            return
-        run = parent.run if parent is not None else Run(None, self.expected)
-        self._enter(run_id, _Node(run, tool=True))
+        run = innermost() if parent is None else parent.run
+        tools = self._loose if run is None else run.tools
+        self._enter(run_id, _Node(run, tools=tools))
         name = (serialized or {}).get("name") or more.get("name") or "tool"
-        run.tools.begin(run_id, name, expected=(metadata or {}).get("expected_s"))
+        tools.begin(run_id, name, expected=(metadata or {}).get("expected_s"))
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **more: Any) -> None:
         self._leave(run_id)
@@ -152,8 +152,9 @@ class Handler(BaseCallbackHandler):
 
     def _enter(self, run_id: UUID, node: _Node) -> None:
         """From now until `_leave` this context belongs to the run: the call goes out in it, the tool runs."""
-        if thunder.current_program() is not node.run.program or innermost() is not node.run:
-            node.activation = node.run.activated()
+        run = node.run
+        if run is not None and (thunder.current_program() is not run.program or innermost() is not run):
+            node.activation = run.activated()
             with suppress(thunder.ThunderStateError):  # it may be over already, for what comes late
                 node.activation.__enter__()
         self._nodes[run_id] = node
@@ -162,11 +163,11 @@ class Handler(BaseCallbackHandler):
         node = self._nodes.pop(run_id, None)
         if node is None:
             return
-        if node.tool:
-            node.run.tools.end(run_id, error)
+        if node.tools is not None:
+            node.tools.end(run_id, error)
         if node.activation is not None:
             node.activation.__exit__(None, None, None)
-        if node.began:
+        if node.began and node.run is not None:
             node.run.finish(error)
 
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Mapping
 from contextvars import copy_context
 from typing import Any
@@ -43,11 +44,13 @@ def install(client: AsyncOpenAI | None = None) -> AsyncOpenAI:
 
 
 class Hooks(agents.RunHooks[Any]):
-    """Reports tools as acting, on the program that is current where the run started.
+    """Reports tools as acting. `Runner` brings its own; pass one for what it cannot know.
 
-    `inner` are hooks of your own, which go on as before; `expected` says for how many seconds a tool usually
-    runs. `Runner` makes them by itself; pass one to it for `expected`, or to ``agents.Runner`` inside a
-    ``thunder.program``.
+    With ``agents.Runner``, tools count for the program that is current where it runs.
+
+    Args:
+        inner: hooks of your own, which go on as before.
+        expected: seconds that a tool usually runs, by its name.
     """
 
     def __init__(
@@ -57,15 +60,20 @@ class Hooks(agents.RunHooks[Any]):
         expected: Mapping[str, float] = NOTHING_EXPECTED,
     ) -> None:
         self._inner: agents.RunHooks[Any] = inner or agents.RunHooks()
-        self.tools = ToolCalls(expected)
+        self.expected = expected
+        self._loose = ToolCalls(expected)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-        self.tools.begin(_call(context, tool), getattr(context, "tool_name", tool.name))
+        self._tools().begin(_call(context, tool), getattr(context, "tool_name", tool.name))
         await self._inner.on_tool_start(context, agent, tool)
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
-        self.tools.end(_call(context, tool))
+        self._tools().end(_call(context, tool))
         await self._inner.on_tool_end(context, agent, tool, result)
+
+    def _tools(self) -> ToolCalls:
+        run = innermost()
+        return self._loose if run is None else run.tools
 
     async def on_llm_start(self, context: Any, agent: Any, system_prompt: Any, input_items: Any) -> None:
         await self._inner.on_llm_start(context, agent, system_prompt, input_items)
@@ -83,12 +91,12 @@ class Hooks(agents.RunHooks[Any]):
         await self._inner.on_handoff(context, from_agent, to_agent)
 
 
-def _call(context: Any, tool: Any) -> tuple[int, str]:
+def _call(context: Any, tool: Any) -> tuple[object, str]:
     """Identifies a tool call: function tools get a context each, others share the run's and take turns.
 
     Not by ``tool_call_id``, which some engines number from 0 in every answer.
     """
-    return id(context), tool.name
+    return context, tool.name
 
 
 class Runner(agents.Runner):
@@ -101,40 +109,34 @@ class Runner(agents.Runner):
     @classmethod
     async def run(cls, starting_agent: Any, input: Any, **options: Any) -> Any:  # noqa: A002
         hooks = _hooks(options)
-        async with _Around(starting_agent, hooks):
+        async with Run(starting_agent.name, hooks.expected):
             return await super().run(starting_agent, input, **{**options, "hooks": hooks})
 
     @classmethod
     def run_sync(cls, starting_agent: Any, input: Any, **options: Any) -> Any:  # noqa: A002
         hooks = _hooks(options)
-        with _Around(starting_agent, hooks):
+        with Run(starting_agent.name, hooks.expected):
             return super().run_sync(starting_agent, input, **{**options, "hooks": hooks})
 
     @classmethod
     def run_streamed(cls, starting_agent: Any, input: Any, *args: Any, **options: Any) -> Any:  # noqa: A002
-        hooks = _hooks(options)
-        around = _Around(starting_agent, hooks)
+        signature = inspect.signature(agents.Runner.run_streamed)
+        options = signature.bind(starting_agent, input, *args, **options).arguments
+        hooks = options["hooks"] = _hooks(options)
+        run = Run(starting_agent.name, hooks.expected)
 
         def started() -> Any:
-            around.start()
+            run.start()
             try:
-                result = agents.Runner.run_streamed(
-                    starting_agent, input, *args, **{**options, "hooks": hooks}
-                )
+                result = agents.Runner.run_streamed(**options)
             except BaseException as error:
-                around.finish(error)
+                run.finish(error)
                 raise
-            result.run_loop_task.add_done_callback(lambda task: around.finish(_error(task)))
+            result.run_loop_task.add_done_callback(lambda task: run.finish(_error(task)))
             return result
 
         # The loop's task takes the program with it; it is not the caller's, who goes on at once.
         return copy_context().run(started)
-
-
-class _Around(Run):
-    def __init__(self, agent: Any, hooks: Hooks) -> None:
-        super().__init__(agent.name)
-        self.tools = hooks.tools
 
 
 def _hooks(options: Mapping[str, Any]) -> Hooks:
@@ -168,7 +170,7 @@ def as_tool(agent: Any, tool_name: str | None, tool_description: str | None, **o
     invoke = tool.on_invoke_tool
 
     async def invoke_in_child(context: Any, arguments: str) -> Any:
-        async with _Around(agent, hooks):
+        async with Run(agent.name, hooks.expected):
             return await invoke(context, arguments)
 
     tool.on_invoke_tool = invoke_in_child

@@ -32,10 +32,8 @@ class _Programs(smolagents.MultiStepAgent):
     ``thunder.wrap_openai(model.client)``.
     """
 
-    expected: Mapping[str, float] = NOTHING_EXPECTED
-
     def run(self, task: str, stream: bool = False, *args: Any, **options: Any) -> Any:
-        run = Run(self.name or type(self).__name__, self.expected)
+        run = Run(self.name or type(self).__name__)
         if stream:
             return steps(run, lambda: self._run(run, task, True, *args, **options))
         with run:
@@ -55,12 +53,12 @@ class ToolCallingAgent(_Programs, smolagents.ToolCallingAgent):
 
     def __init__(self, *args: Any, expected: Mapping[str, float] = NOTHING_EXPECTED, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.expected = expected
+        self._expected = expected
 
     def execute_tool_call(self, tool_name: str, arguments: Any) -> Any:
         if tool_name == "final_answer":
             return super().execute_tool_call(tool_name, arguments)
-        with thunder.acting(tool_name or "tool", expected=self.expected.get(tool_name)):
+        with thunder.acting(tool_name or "tool", expected=self._expected.get(tool_name)):
             return super().execute_tool_call(tool_name, arguments)
 
 
@@ -75,7 +73,6 @@ class CodeAgent(_Programs, smolagents.CodeAgent):
 
     def __init__(self, *args: Any, expected: Mapping[str, float] = NOTHING_EXPECTED, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.expected = expected
         executor: PythonExecutor = self.python_executor
         self.python_executor: PythonExecutor = _Acting(executor, expected.get(_PYTHON))
 

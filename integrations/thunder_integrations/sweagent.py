@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import thunder_sdk as thunder
-from thunder_integrations._actions import Actions
+from thunder_integrations._runs import ToolCalls
 
 _SUBMITTED: Final = "submitted"
 _COMMANDS: Final = {"run": "run", "r": "run", "run-batch": "run-batch", "b": "run-batch"}
@@ -51,17 +51,17 @@ class AgentHook(Hook):
     """For ``agent.add_hook``: tells which tools the agent runs.
 
     Args:
-        actions: whose they are; by default of the program that is current when the agent starts.
+        tools: whose they are; by default of the program that is current when the agent starts.
     """
 
-    def __init__(self, actions: Actions | None = None) -> None:
-        self._actions = actions
+    def __init__(self, tools: ToolCalls | None = None) -> None:
+        self._given = self._tools = tools
 
     def on_run_start(self) -> None:
         """The agent begins."""
         program = thunder.current_program()
-        if self._actions is None and program is not None:
-            self._actions = Actions(program)
+        if self._given is None:
+            self._tools = None if program is None else ToolCalls(program=program)
 
     def on_model_query(self, *, messages: object, agent: str) -> None:
         """The model is to think. A tool that broke off has not been told of."""
@@ -69,8 +69,8 @@ class AgentHook(Hook):
 
     def on_action_started(self, *, step: Any) -> None:
         """A tool begins."""
-        if self._actions is not None:
-            self._actions.begin("action", _tool(step.action))
+        if self._tools is not None:
+            self._tools.begin("action", _tool(step.action))
 
     def on_action_executed(self, *, step: Any) -> None:
         """It has ended."""
@@ -81,8 +81,8 @@ class AgentHook(Hook):
         self._rest()
 
     def _rest(self) -> None:
-        if self._actions is not None:
-            self._actions.end_all()
+        if self._tools is not None:
+            self._tools.end_all()
 
 
 class EnvHook(Hook):
@@ -162,14 +162,14 @@ class RunHook(Hook):
         if self._single is not None:
             instance = self._enter(self._single.problem_statement)
             instance.watch(self._single.env)
-            self._single.agent.add_hook(AgentHook(instance.actions))
+            self._single.agent.add_hook(AgentHook(instance.tools))
 
     def on_instance_start(self, *, index: int, env: Any, problem_statement: Any) -> None:
         """An instance of a batch begins, in this thread, its environment running already."""
         if self._single is None:
             instance = self._enter(problem_statement)
             instance.watch(env)
-            env.deployment = ActingDeployment(env.deployment, instance.actions)
+            env.deployment = ActingDeployment(env.deployment, instance.tools)
 
     def on_instance_completed(self, *, result: Any) -> None:
         """The instance of this thread is done."""
@@ -204,7 +204,7 @@ class Instance:
 
     def __init__(self, program: thunder.Program) -> None:
         self.program = program
-        self.actions = Actions(program)
+        self.tools = ToolCalls(program=program)
         self._activation: AbstractContextManager[object] | None = None
         self._outcome: str | None = None
         self._environment: EnvHook | None = None
@@ -237,21 +237,21 @@ class Instance:
         activation, self._activation = self._activation, None
         if activation is not None:
             activation.__exit__(None, None, None)
-        self.actions.end_all()
+        self.tools.end_all()
         self.program.close(outcome)
 
 
 class ActingDeployment:
     """A deployment of swe-rex in which commands are acting; all else is the inner one's."""
 
-    def __init__(self, inner: Any, actions: Actions) -> None:
+    def __init__(self, inner: Any, tools: ToolCalls) -> None:
         self._inner = inner
-        self._actions = actions
+        self._tools = tools
 
     @property
     def runtime(self) -> Any:
         """The inner one's, watched."""
-        return ActingRuntime(self._inner.runtime, self._actions)
+        return ActingRuntime(self._inner.runtime, self._tools)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_inner":
@@ -262,9 +262,9 @@ class ActingDeployment:
 class ActingRuntime:
     """Its runtime."""
 
-    def __init__(self, inner: Any, actions: Actions) -> None:
+    def __init__(self, inner: Any, tools: ToolCalls) -> None:
         self._inner = inner
-        self._actions = actions
+        self._tools = tools
 
     async def run_in_session(self, action: Any) -> Any:
         """One command, one acting block."""
@@ -272,13 +272,13 @@ class ActingRuntime:
         if command is None:  # an interrupt
             return await self._inner.run_in_session(action)
         key = object()
-        self._actions.begin(key, _tool(command))
+        self._tools.begin(key, _tool(command))
         try:
             observation = await self._inner.run_in_session(action)
         except BaseException as error:
-            self._actions.end(key, error)
+            self._tools.end(key, error)
             raise
-        self._actions.end(key)
+        self._tools.end(key)
         return observation
 
     def __getattr__(self, name: str) -> Any:

@@ -128,6 +128,8 @@ class Settings(BaseModel):
     kv_events_replay: Endpoint | None = None
     tokenize_wait: Annotated[float, BeforeValidator(no_bool), Field(ge=0, le=10)] = 0.03
     poll: Annotated[float, BeforeValidator(no_bool), Field(ge=0.05, le=3600)] = 1.0
+    state: Path | None = None
+    hibernate_after: Seconds | None = None
     resource_root: Annotated[tuple[Path, ...], BeforeValidator(_directories)] = ()
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +13,14 @@ from ..harness.engine import Engine
 from ..harness.lanes import Lane
 from ..harness.server import ThunderServer
 from .session import Session
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one process for all of a module
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +56,4 @@ def another(
 
 
 def _lane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lane:
-    lane = Lane(request.module.LANE, tmp_path_factory.mktemp("home"))
-    if lane.missing:
-        if os.environ.get("CI"):
-            pytest.fail(lane.missing)
-        pytest.skip(lane.missing)
-    return lane
+    return Lane(request.module.LANE, tmp_path_factory.mktemp("home")).require()

@@ -111,6 +111,15 @@ def test_code_that_runs_is_acting(agent, engine, server):
     assert [entry["ok"] for entry in server.story(program, "acting.finished")] == [True]
 
 
+@pytest.mark.docker
+@pytest.mark.proves("autogen", "resources")
+def test_an_executors_container_is_declared_while_it_runs(agent, engine, server, image):
+    container = agent("sandbox", IMAGE=image)["answer"]
+    kinds = ("resource.declared", "call.arrived", "resource.released", "program.terminated")
+    assert server.types("mine", *kinds) == list(kinds)
+    assert {entry["ref"] for entry in server.story("mine", *kinds[::2])} == {container}
+
+
 def test_the_users_own_headers_and_bodies_stay(agent, engine, server):
     engine.plays(*BOTH)
     assert agent("own_headers")["answer"] == "Both found."

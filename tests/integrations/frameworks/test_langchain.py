@@ -50,6 +50,15 @@ def test_runs_inside_a_program_take_part_in_it(agent, engine, server):
     assert server.ended("mine")["outcome"] == "success"
 
 
+def test_a_retry_is_the_same_program(agent, engine, server):
+    engine.plays(*BOTH)
+    engine.faults(Fails(500), Fails(500))
+    assert agent("retries")["answer"] == "Both found."
+    (program,) = server.opened()
+    assert ids(engine) == [program] * 4
+    assert server.types(program, "acting.started") == ["acting.started"] * 2
+
+
 def test_an_error_ends_the_program_as_one(agent, engine, server):
     engine.faults(Fails(400))
     assert agent("fails")["answer"] == "OpenAIInvalidRequestError"
@@ -104,6 +113,12 @@ def test_twenty_at_once_are_not_mixed_up(agent, engine, server):
 def test_an_agent_that_a_tool_runs_is_a_child(agent, engine, server):
     engine.plays_by(checks.boss_and_helper)
     assert agent("child")["answer"] == "All done."
+    checks.boss_has_a_helper(engine, server)
+
+
+def test_an_agent_of_another_framework_is_a_child_too(agent, engine, server):
+    engine.plays_by(checks.boss_and_helper)
+    assert agent("another_framework")["answer"] == "All done."
     checks.boss_has_a_helper(engine, server)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ..harness import containers
 from ..harness.dialogue import Fails, Tool, calls, says
 from ..harness.engine import ours
 from . import checks
@@ -157,6 +158,19 @@ def test_a_sandbox_is_declared_for_its_run(agent, engine, server):
     output = engine.requests[1].json["messages"][-1]["content"]
     assert declared["ref"] in output
     assert not Path(declared["ref"]).exists()
+
+
+@pytest.mark.docker
+def test_so_is_one_in_a_container(agent, engine, server, image):
+    engine.plays(calls(Tool("exec_command", {"cmd": "hostname"})), says("Worked."))
+    assert agent("docker_sandbox", IMAGE=image)["answer"] == "Worked."
+    (program,) = server.opened()
+    (declared,) = server.story(program, "resource.declared")
+    (released,) = server.story(program, "resource.released")
+    assert declared["kind"] == "container"
+    assert declared["ref"][:12] in engine.requests[1].json["messages"][-1]["content"]
+    assert declared["ref"] == released["ref"]
+    assert containers.inspected(declared["ref"]) is None
 
 
 def test_a_sandbox_of_the_users_own_is_left_to_the_user(agent, engine, server):

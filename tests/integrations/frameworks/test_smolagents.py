@@ -2,6 +2,7 @@
 
 import pytest
 
+from ..harness import containers
 from ..harness.dialogue import Fails, Tool, Turn, calls, says
 from ..harness.engine import ours
 from . import checks
@@ -127,6 +128,17 @@ def test_a_managed_agent_that_code_calls_is_a_child(agent, engine, server):
     names = checks.programs_by_name(server)
     assert ids(engine) == [names["boss"], names["helper"], names["helper"], names["boss"]]
     checks.is_child_of(server, names["helper"], names["boss"])
+
+
+@pytest.mark.docker
+@pytest.mark.proves("smolagents", "resources")
+def test_an_executors_container_goes_with_the_program(agent, engine, server, image):
+    engine.plays(codes("final_answer('Both found.')"))
+    container = agent("sandbox", IMAGE=image)["answer"]
+    (declared,) = server.story("mine", "resource.declared")
+    assert (declared["kind"], declared["ref"]) == ("container", container)
+    server.wait_for(lambda entries: any(entry["type"] == "resource.reclaimed" for entry in entries))
+    assert containers.inspected(container) is None
 
 
 def test_the_users_own_headers_and_bodies_stay(agent, engine, server):

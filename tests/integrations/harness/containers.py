@@ -9,8 +9,7 @@ import subprocess
 import tarfile
 from typing import Any
 
-IMAGE = "thunder-integrations:shell"
-_APPLETS = ("sh", "sleep", "echo", "cat", "true", "ls", "uname")
+IMAGE = "thunder-integrations:busybox"
 
 
 def docker(*words: str, stdin: bytes | None = None) -> str:
@@ -36,7 +35,7 @@ def image() -> str:
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as tar:
             tar.add(str(shutil.which("busybox")), "bin/busybox")
-            for applet in _APPLETS:
+            for applet in _applets():
                 link = tarfile.TarInfo(f"bin/{applet}")
                 link.type, link.linkname = tarfile.SYMTYPE, "busybox"
                 tar.addfile(link)
@@ -44,6 +43,11 @@ def image() -> str:
         changes = [word for setting in settings for word in ("--change", setting)]
         docker("import", *changes, "-", IMAGE, stdin=layer.getvalue())
     return IMAGE
+
+
+def _applets() -> list[str]:
+    listed = subprocess.run(["busybox", "--list"], capture_output=True, text=True, timeout=60, check=True)
+    return [name for name in listed.stdout.split() if name != "busybox"]
 
 
 def inspected(container: str) -> dict[str, Any] | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from ..harness.dialogue import Fails, Tool, calls
+from ..harness.containers import inspected
+from ..harness.dialogue import Fails, Hangs, Tool, calls
 from ..harness.engine import ours
 
 HERE = Path(__file__).parent
@@ -51,8 +54,9 @@ def test_every_way_to_set_it_up(through_server, engine, server):
         assert all(entry["ok"] for entry in server.story(name, "acting.finished"))
         assert server.program(name)["outcome"] == "success"
     program = server.program("configured")
-    assert (program["group"], program["priority"], program["generation"]) == ("eval-1", 2, 1)
-    assert server.program("composed")["generation"] == 2
+    assert program["group"] == "eval-1"
+    assert program["priority"] == 5, "a header that the user sets goes before ours, however it is spelt"
+    assert server.types("composed", "program.opened", end) == ["program.opened", end] * 2
 
 
 @pytest.mark.proves("minisweagent", "end")
@@ -132,6 +136,21 @@ def test_a_container_belongs_to_its_run(through_server, engine, server, image):
         "resource.declared",
         "call.arrived",
     ]
+
+
+@pytest.mark.docker
+@pytest.mark.proves("minisweagent", "resources")
+def test_the_container_of_an_agent_that_dies_is_reclaimed(through_server, engine, server, image):
+    engine.refuses(lambda seen: Hangs())
+    process = through_server.start(AGENTS, "killed", IMAGE=image)
+    engine.wait_for(len, timeout=90)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    container = (through_server.home / "container").read_text()
+    assert inspected(container) is not None
+    assert server.ended("killed")["outcome"] == "lease_expired"
+    server.wait_for(lambda told: any(entry["type"] == "resource.reclaimed" for entry in told))
+    assert inspected(container) is None
 
 
 @pytest.mark.docker

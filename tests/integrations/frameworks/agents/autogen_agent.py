@@ -145,8 +145,18 @@ async def code():
     await thunder_autogen.run(speaker, task="Find both.", expected={"code_executor": 4.0})
 
 
+async def sandbox():
+    from autogen_ext.code_executors.docker import DockerCommandLineCodeExecutor
+
+    executor = DockerCommandLineCodeExecutor(os.environ["IMAGE"], work_dir=os.environ["HOME"])
+    async with thunder.program(program_id="mine"), thunder_autogen.sandbox(executor) as running:
+        assert running is executor
+        await thunder_autogen.run(agent(), task="Hi.")
+    return executor.container_name
+
+
 async def own_headers():
-    headers = {"default_headers": {"X-Mine": "1", "X-Session-ID": "my-own"}, "user": "me"}
+    headers = {"default_headers": {"X-Mine": "1", "x-session-id": "my-own"}, "user": "me"}
     return last(await thunder_autogen.run(agent(at=client(**headers)), task="Find both."))
 
 
@@ -156,7 +166,4 @@ async def elsewhere():
 
 
 if __name__ == "__main__":
-    main(
-        run, stream, abandoned, team, inside, fails, cancelled, threads, wanders, fleet,
-        child, team_child, code, own_headers, elsewhere,
-    )  # fmt: skip
+    main(globals())

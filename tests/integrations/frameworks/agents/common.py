@@ -78,9 +78,8 @@ def in_threads(work, tasks: list[str]) -> list:
     return [results[task] for task in tasks]
 
 
-def main(*scenarios) -> None:
-    """Plays what standard input names, and prints after each a line of JSON with what it returned."""
-    known = {function.__name__: function for function in scenarios}
+def main(scenarios: dict) -> None:
+    """Plays those that standard input names, and prints after each a line of JSON with what it returned."""
     with asyncio.Runner() as loop:  # one for all: frameworks share clients, which stick to their loop
         for line in sys.stdin:
             name, environ = json.loads(line)
@@ -89,7 +88,7 @@ def main(*scenarios) -> None:
             enough.clear()
             _both.reset()
             try:
-                answer = contextvars.copy_context().run(_play, known[name], loop)
+                answer = contextvars.copy_context().run(_play, scenarios[name], loop)
             except BaseException:
                 answer = {"error": traceback.format_exc()}
             thunder.flush(PATIENCE)

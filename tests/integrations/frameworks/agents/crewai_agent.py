@@ -140,7 +140,7 @@ class Mine(BaseInterceptor[httpx.Request, httpx.Response]):
 
     def on_outbound(self, message):
         message.headers["X-Mine"] = "1"
-        message.headers["X-Session-ID"] = "my-own"
+        message.headers["x-session-id"] = "my-own"
         return message
 
     def on_inbound(self, message):
@@ -158,7 +158,4 @@ def elsewhere():
 
 
 if __name__ == "__main__":
-    main(
-        run, run_async, run_in_a_thread, stream, inside, fails, cancelled, threads, wanders, fleet, each,
-        two_tasks, child, lone_agent, flow, own_headers, elsewhere,
-    )  # fmt: skip
+    main(globals())

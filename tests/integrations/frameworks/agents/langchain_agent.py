@@ -87,6 +87,11 @@ def inside():
         return last(agent().invoke(asks("Find both.")))
 
 
+def retries():
+    retrying = thunder_langchain.wrap(ChatOpenAI(model=MODEL, max_retries=2))
+    return last(create_agent(retrying, [lookup], name="finder").invoke(asks("Find both.")))
+
+
 def fails():
     try:
         agent().invoke(asks("Find both."))
@@ -148,6 +153,23 @@ def child():
     return last(agent("boss", [ask_helper]).invoke(asks("Delegate.")))
 
 
+def another_framework():
+    """The helper is an agent of pydantic-ai."""
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+
+    from thunder_integrations.pydantic_ai import Thunder
+
+    helper = Agent(OpenAIChatModel(MODEL), name="helper", capabilities=[Thunder()], tools=[lookup.func])
+
+    @tool
+    def ask_helper(question: str) -> str:
+        """Asks the helper."""
+        return helper.run_sync(question).output
+
+    return last(agent("boss", [ask_helper]).invoke(asks("Delegate.")))
+
+
 def subgraph():
     graph = StateGraph(MessagesState).add_node("inner", agent("inner"))
     graph = graph.add_edge(START, "inner").add_edge("inner", END).compile(name="outer")
@@ -176,7 +198,7 @@ def bare_model():
 
 
 def own_headers():
-    settings = {"default_headers": {"X-Mine": "1", "X-Session-ID": "my-own"}, "extra_body": {"user": "me"}}
+    settings = {"default_headers": {"X-Mine": "1", "x-session-id": "my-own"}, "extra_body": {"user": "me"}}
     return last(agent(**settings).invoke(asks("Find both.")))
 
 
@@ -191,8 +213,4 @@ def responses():
 
 
 if __name__ == "__main__":
-    main(
-        run, run_async, stream, stream_async, abandoned, inside, fails, cancelled, threads, wanders, fleet,
-        config_in_a_thread, child, subgraph, chain, chain_async, no_model, bare_model, own_headers, elsewhere,
-        responses,
-    )  # fmt: skip
+    main(globals())

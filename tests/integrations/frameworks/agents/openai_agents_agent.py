@@ -189,7 +189,7 @@ async def own_headers():
     set_up()
     mine = Mine()
     settings = ModelSettings(
-        extra_headers={"X-Mine": "1", "X-Session-ID": "my-own"}, extra_body={"user": "me"}
+        extra_headers={"X-Mine": "1", "x-session-id": "my-own"}, extra_body={"user": "me"}
     )
     result = await Runner.run(agent(model_settings=settings), "Find both.", hooks=mine)
     assert mine.heard == ["llm", "lookup", "lookup", "llm"], mine.heard
@@ -200,6 +200,19 @@ async def sandbox():
     set_up()
     sandboxes = UnixLocalSandboxClient(instrumentation=Instrumentation(sinks=[SandboxSink()]))
     return await boxed(RunConfig(sandbox=SandboxRunConfig(client=sandboxes)))
+
+
+async def docker_sandbox():
+    from agents.sandbox.sandboxes import DockerSandboxClient, DockerSandboxClientOptions
+    from docker import from_env
+
+    set_up()
+    engine = from_env()
+    sandboxes = DockerSandboxClient(engine, instrumentation=Instrumentation(sinks=[SandboxSink()]))
+    options = DockerSandboxClientOptions(image=os.environ["IMAGE"])
+    answer = await boxed(RunConfig(sandbox=SandboxRunConfig(client=sandboxes, options=options)))
+    engine.close()
+    return answer
 
 
 async def own_sandbox():
@@ -225,7 +238,4 @@ async def elsewhere():
 
 
 if __name__ == "__main__":
-    main(
-        run, run_by_responses, stream, stream_by_responses, sync, inside, fails, fails_streaming, cancelled,
-        threads, wanders, fleet, child, plain_child, handoff, own_headers, sandbox, own_sandbox, elsewhere,
-    )  # fmt: skip
+    main(globals())

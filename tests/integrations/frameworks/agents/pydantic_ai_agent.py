@@ -109,7 +109,7 @@ async def child():
 
 
 async def own_headers():
-    settings = {"extra_headers": {"X-Mine": "1", "X-Session-ID": "my-own"}, "extra_body": {"user": "me"}}
+    settings = {"extra_headers": {"X-Mine": "1", "x-session-id": "my-own"}, "extra_body": {"user": "me"}}
     return (await agent(model_settings=settings).run("Find both.")).output
 
 
@@ -127,7 +127,4 @@ async def wrapped_by_hand():
 
 
 if __name__ == "__main__":
-    main(
-        run, run_by_responses, sync, stream, stepped, inside, fails, cancelled, threads, wanders, fleet,
-        child, own_headers, elsewhere, wrapped_by_hand,
-    )  # fmt: skip
+    main(globals())

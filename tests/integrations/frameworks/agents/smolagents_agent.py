@@ -3,7 +3,7 @@
 import os
 
 from common import BASE_URL, EXPECTED, MODEL, TASKS, bare_call, in_threads, look, main
-from smolagents import OpenAIModel, tool
+from smolagents import LocalPythonExecutor, OpenAIModel, tool
 
 import thunder_sdk as thunder
 from thunder_integrations.smolagents import CodeAgent, ToolCallingAgent
@@ -91,13 +91,24 @@ def code():
     return coder(expected={"python_interpreter": 4.0}).run("Find both.")
 
 
+def sandbox():
+    """Its executor has a container, as smolagents' for Docker, E2B and the like do."""
+    from docker import from_env
+
+    with thunder.program(program_id="mine"):
+        executor = LocalPythonExecutor([])
+        executor.container = from_env().containers.run(os.environ["IMAGE"], detach=True)
+        coder(executor=executor).run("Find both.")
+    return executor.container.id
+
+
 def code_child():
     helper = agent("helper")
     return coder("boss", tools=[], managed_agents=[helper]).run("Delegate.")
 
 
 def own_headers():
-    headers = {"default_headers": {"X-Mine": "1", "X-Session-ID": "my-own"}}
+    headers = {"default_headers": {"X-Mine": "1", "x-session-id": "my-own"}}
     mine = model(client_kwargs=headers, extra_body={"user": "me"})
     return agent(model=mine).run("Find both.")
 
@@ -115,7 +126,4 @@ def wrapped_by_hand():
 
 
 if __name__ == "__main__":
-    main(
-        run, stream, abandoned, inside, fails, threads, wanders, fleet, child, code, code_child, own_headers,
-        elsewhere, wrapped_by_hand,
-    )  # fmt: skip
+    main(globals())
