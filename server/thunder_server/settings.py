@@ -112,6 +112,8 @@ class Settings(BaseModel):
     max_body: Annotated[int, BeforeValidator(no_bool), BeforeValidator(_size), Field(gt=0, le=2**40)] = 2**26
     engine_priority: bool = False
     poll: Annotated[float, BeforeValidator(no_bool), Field(ge=0.05, le=3600)] = 1.0
+    state: Path | None = None
+    hibernate_after: Seconds | None = None
     resource_root: Annotated[tuple[Path, ...], BeforeValidator(_directories)] = ()
 
     @property

@@ -84,6 +84,17 @@ def serve(
         ),
     ] = None,
     poll: Annotated[str | None, _option("S", "How often to look at each backend.", "1")] = None,
+    state: Annotated[
+        str | None,
+        _option(
+            "PATH",
+            "Where it is noted what programs hold, for the next start after a crash.",
+            "in ~/.local/state/thunder, by port",
+        ),
+    ] = None,
+    hibernate_after: Annotated[
+        str | None, _option("S", "Pause the environment of a program that has been paused for so long.")
+    ] = None,
     resource_root: Annotated[
         list[str] | None,
         _option(
@@ -116,13 +127,14 @@ def _run(settings: Settings) -> None:
     import logging
 
     from thunder_server.cli.event_loop import fastest_loop
+    from thunder_server.journal import JournalError
     from thunder_server.service import ListenError, serve_until_told
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             runner.run(serve_until_told(settings, ready=_ready))
-    except ListenError as wrong:
+    except (ListenError, JournalError) as wrong:
         fail(str(wrong))
 
 
