@@ -24,7 +24,7 @@ import aiohttp
 from benchmarks.engines import replicas, table, work
 from benchmarks.engines.replicas import Device, Engines, Kind
 from benchmarks.engines.run import Result, perform
-from benchmarks.engines.simulated import Host, measure_host, policy_of, simulate
+from benchmarks.engines.simulated import Host, endless_memory, measure_host, policy_of, simulate
 from benchmarks.engines.targets import Target
 from thunder_server.demo.fleet import DemoError, Fleet
 from thunder_server.simulation.simulator import Machines
@@ -112,6 +112,7 @@ class Benchmark:
         )
         self.results: list[Result] = []
         self.simulated: list[dict[str, Any]] = []
+        self.endless: dict[int, float] = {}
         self.host = Host()
 
     async def run(self) -> None:
@@ -150,21 +151,28 @@ class Benchmark:
                 f"{details['failed']} programs failed at {target.name}: {details['first_failure']}"
             )
         if self._given.simulate:
-            machines = Machines(
-                preset=self._device.preset,
-                replicas=len(engines.urls),
-                kv_tokens=engines.capacities[0],
-                block_size=engines.block_size,
-            )
+            machines = self._machines(engines)
             simulated = simulate(target, sessions, seed, at_a_time, machines, self.host)
             if simulated is not None:
                 self.simulated.append(simulated)
+            if seed not in self.endless:
+                self.endless[seed] = endless_memory(sessions, at_a_time, machines, self.host)
+
+    def _machines(self, engines: Engines) -> Machines:
+        return Machines(
+            preset=self._device.preset,
+            replicas=len(engines.urls),
+            kv_tokens=engines.capacities[0],
+            block_size=engines.block_size,
+        )
 
     def report(self) -> str:
         rows, details = self.rows()
         parts = [table.markdown(rows, details)]
         if self.simulated:
             parts.append(table.against_simulation(rows, self.simulated))
+            times = ", ".join(f"{seconds:.0f} s (seed {seed})" for seed, seconds in self.endless.items())
+            parts.append(f"With endless memory it would have taken {times}.")
         return "\n\n".join(parts)
 
     def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -176,6 +184,7 @@ class Benchmark:
             "rows": rows,
             "details": details,
             "simulated": self.simulated,
+            "endless_memory_s": self.endless,
             "host": asdict(self.host),
             "command": sys.argv[1:],
         }

@@ -17,6 +17,7 @@ _HEADINGS = (
     "call p99, s",
     "pauses",
     "moves",
+    "at best, s",
 )
 
 
@@ -24,7 +25,8 @@ def markdown(rows: Sequence[Row], details: Sequence[Row]) -> str:
     """The table of a run.
 
     ``as fast`` is the mean over seeds of the first target's makespan ÷ this one's, with the smallest and the
-    largest.
+    largest. ``at best`` is the makespan that memory alone would have allowed: had nothing been recomputed and
+    nothing lain unused, with contexts kept while tools ran.
     """
     targets = list(dict.fromkeys((row["policy"], row["signals"]) for row in rows))
     base = {row["seed"]: row["makespan_s"] for row in rows if row["policy"] == targets[0][0]}
@@ -46,11 +48,27 @@ def markdown(rows: Sequence[Row], details: Sequence[Row]) -> str:
                     spread(calls, "{:.1f}"),
                     " ".join(str(row["pauses"]) for row in mine),
                     " ".join(str(row["moves"]) for row in mine),
+                    spread(map(residency_s, mine), "{:.0f}"),
                 )
             )
             + " |"
         )
     return "\n".join(lines)
+
+
+def residency_s(row: Row) -> float | None:
+    """What decoding, prefilling what is new and holding contexts for tools take of all memory, in seconds.
+
+    >>> cost = {"decode": 300, "prefill": 100, "caching": 400, "recompute": 999, "unused": 999}
+    >>> residency_s({"cost_token_s": cost, "kv_tokens": 10, "replicas": 2})
+    40.0
+    """
+    cost = row["cost_token_s"]
+    if cost is None:
+        return None
+    useful: float = cost["decode"] + cost["prefill"] + cost["caching"]
+    capacity: int = row["kv_tokens"] * row["replicas"]
+    return useful / capacity
 
 
 def spread(values: Iterable[float | None], form: str) -> str:

@@ -224,7 +224,7 @@ class Agent:
         except BaseException as error:
             run.close("error" if isinstance(error, Exception) else "dropped")
             raise
-        run.close(_outcome(result))
+        run.close(_outcome(result) if isinstance(result, Mapping) else "success")
         return result
 
     def __getattr__(self, name: str) -> Any:

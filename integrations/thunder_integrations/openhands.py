@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import thunder_sdk as thunder
-from thunder_integrations._actions import Actions
+from thunder_integrations._runs import ToolCalls
 
 _PROGRAM_ID: Final = "X-Thunder-Program-Id"
 _PARENT_ID: Final = "X-Thunder-Parent-Id"
@@ -91,38 +91,43 @@ class Conversation:
         self.program = program
         self._family = family
         self._workspace = workspace
-        self._failed = False
+        self._status = "idle"
+        self._closed = False
         atexit.register(self.close)  # as OpenHands does with the conversation itself
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: Any, **kwargs: Any) -> None:
         """Runs the agent in the program."""
-        return self._in_program(self.inner.run, *args, **kwargs)
+        self._status = "error"
+        with self._in_program():
+            self.inner.run(*args, **kwargs)
+        self._status = self._current_status()
 
-    async def arun(self, *args: Any, **kwargs: Any) -> Any:
+    async def arun(self, *args: Any, **kwargs: Any) -> None:
         """Runs the agent in the program."""
-        self._failed = False
-        try:
-            with self._activated():
-                return await self.inner.arun(*args, **kwargs)
-        except Exception:
-            self._failed = True
-            raise
+        self._status = "error"
+        with self._in_program():
+            await self.inner.arun(*args, **kwargs)
+        self._status = self._current_status()
 
     def ask_agent(self, *args: Any, **kwargs: Any) -> Any:
         """Asks in the program."""
-        return self._in_program(self.inner.ask_agent, *args, **kwargs)
+        with self._in_program():
+            return self.inner.ask_agent(*args, **kwargs)
 
     def generate_title(self, *args: Any, **kwargs: Any) -> Any:
         """Asks in the program."""
-        return self._in_program(self.inner.generate_title, *args, **kwargs)
+        with self._in_program():
+            return self.inner.generate_title(*args, **kwargs)
 
-    def condense(self) -> Any:
+    def condense(self) -> None:
         """Condenses in the program."""
-        return self._in_program(self.inner.condense)
+        with self._in_program():
+            self.inner.condense()
 
     def execute_tool(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a tool in the program."""
-        return self._in_program(self.inner.execute_tool, *args, **kwargs)
+        with self._in_program():
+            return self.inner.execute_tool(*args, **kwargs)
 
     def fork(self, **options: Any) -> Conversation:
         """A fork is a child: its context grows apart from this one's. It is closed for itself."""
@@ -138,6 +143,9 @@ class Conversation:
         self._close(None)
 
     def _close(self, error: BaseException | None) -> None:
+        if self._closed:
+            return
+        self._closed = True
         atexit.unregister(self.close)
         outcome = self._outcome(error)
         try:
@@ -148,32 +156,18 @@ class Conversation:
             self._family.close(self.program, outcome)
 
     def _outcome(self, error: BaseException | None) -> str:
-        if self.program.outcome is not None:
-            return self.program.outcome
         if error is not None:
             return "error" if isinstance(error, Exception) else "dropped"
-        if self._failed:
-            return "error"
-        try:
-            status = self.inner.state.execution_status
-        except Exception:  # an agent server that is gone
-            return "dropped"
-        return _OUTCOMES.get(str(status.value), "dropped")
+        if self._status == "running":  # a run that was not waited for, on an agent server
+            self._status = self._current_status()
+        return _OUTCOMES.get(self._status, "dropped")
 
-    def _in_program(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._failed = False
-        try:
-            with self._activated():
-                return work(*args, **kwargs)
-        except Exception:
-            self._failed = True
-            raise
+    def _current_status(self) -> str:
+        """Asked for right after a run: later an agent server may be gone, and asking it would take long."""
+        return str(self.inner.state.execution_status.value)
 
-    def _activated(self) -> AbstractContextManager[object]:
-        try:
-            return self.program.activate()
-        except thunder.ThunderStateError:
-            return nullcontext()
+    def _in_program(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._closed else self.program.activate()
 
     def __enter__(self) -> Self:
         return self
@@ -237,16 +231,16 @@ class Watch:
 
     def _begin(self) -> None:
         self.program = self._opened()
-        self._actions = Actions(self.program)
+        self._tools = ToolCalls(program=self.program)
 
     def told(self, event: Any) -> None:
         """An event of the conversation, in whichever thread it comes."""
         from openhands.sdk.event import ActionEvent, MessageEvent, ObservationBaseEvent
 
         if isinstance(event, ActionEvent) and event.action is not None:
-            self._actions.begin(event.tool_call_id, event.tool_name, _expected(event.action))
+            self._tools.begin(event.tool_call_id, event.tool_name, expected=_expected(event.action))
         elif isinstance(event, ObservationBaseEvent):
-            self._actions.end(event.tool_call_id, _failure(event))
+            self._tools.end(event.tool_call_id, _failure(event))
         elif self.state is not None and isinstance(event, MessageEvent) and event.source == "user":
             self._resume()
 
@@ -258,19 +252,20 @@ class Watch:
 
     def close(self, outcome: str) -> None:
         """Ends the program."""
-        self._actions.end_all()
+        self._tools.end_all()
         self.program.close(outcome)
 
 
 def _visualizer_class(family: Family, shown: Any) -> Any:
     """Visualizers that watch for `family` and hand on to `shown`, which is one, a class of them, or None."""
     from openhands.sdk.conversation.visualizer import ConversationVisualizerBase
+    from openhands.sdk.event import ObservationEvent
 
     class Visualizer(ConversationVisualizerBase):
         def __init__(self, shown: Any = shown, name: str | None = None, parent: Any = None) -> None:
             super().__init__()
             self._shown = shown() if isinstance(shown, type) else shown
-            self._name = getattr(self._shown, "_name", name)
+            self._name = getattr(self._shown, "_name", None) or name
             self._parent = parent
             self._watch: Watch | None = None
 
@@ -290,7 +285,7 @@ def _visualizer_class(family: Family, shown: Any) -> Any:
                 if self._shown._state is None:
                     self._shown.initialize(self._state)
                 self._shown.on_event(event)
-            if type(event).__name__ == "ObservationEvent":
+            if isinstance(event, ObservationEvent):
                 family.settle()
 
         def create_sub_visualizer(self, agent_id: str) -> Any:

@@ -22,13 +22,13 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Self
 
 import thunder_sdk as thunder
-from thunder_integrations._actions import Actions
+from thunder_integrations._runs import ToolCalls
 
 _SUBMITTED: Final = "submitted"
 _COMMANDS: Final = {"run": "run", "r": "run", "run-batch": "run-batch", "b": "run-batch"}
@@ -51,17 +51,17 @@ class AgentHook(Hook):
     """For ``agent.add_hook``: tells which tools the agent runs.
 
     Args:
-        actions: whose they are; by default of the program that is current when the agent starts.
+        tools: whose they are; by default of the program that is current when the agent starts.
     """
 
-    def __init__(self, actions: Actions | None = None) -> None:
-        self._actions = actions
+    def __init__(self, tools: ToolCalls | None = None) -> None:
+        self._given = self._tools = tools
 
     def on_run_start(self) -> None:
         """The agent begins."""
         program = thunder.current_program()
-        if self._actions is None and program is not None:
-            self._actions = Actions(program)
+        if self._given is None:
+            self._tools = None if program is None else ToolCalls(program=program)
 
     def on_model_query(self, *, messages: object, agent: str) -> None:
         """The model is to think. A tool that broke off has not been told of."""
@@ -69,8 +69,8 @@ class AgentHook(Hook):
 
     def on_action_started(self, *, step: Any) -> None:
         """A tool begins."""
-        if self._actions is not None:
-            self._actions.begin("action", _tool(step.action))
+        if self._tools is not None:
+            self._tools.begin("action", _tool(step.action))
 
     def on_action_executed(self, *, step: Any) -> None:
         """It has ended."""
@@ -81,8 +81,8 @@ class AgentHook(Hook):
         self._rest()
 
     def _rest(self) -> None:
-        if self._actions is not None:
-            self._actions.end_all()
+        if self._tools is not None:
+            self._tools.end_all()
 
 
 class EnvHook(Hook):
@@ -160,16 +160,16 @@ class RunHook(Hook):
     def on_start(self) -> None:
         """The run begins; a single instance before its container does."""
         if self._single is not None:
-            instance = self._enter(self._single.problem_statement)
-            instance.watch(self._single.env)
-            self._single.agent.add_hook(AgentHook(instance.actions))
+            for instance in self._entered(self._single.problem_statement):
+                instance.watch(self._single.env)
+                self._single.agent.add_hook(AgentHook(instance.tools))
 
     def on_instance_start(self, *, index: int, env: Any, problem_statement: Any) -> None:
         """An instance of a batch begins, in this thread, its environment running already."""
         if self._single is None:
-            instance = self._enter(problem_statement)
-            instance.watch(env)
-            env.deployment = ActingDeployment(env.deployment, instance.actions)
+            for instance in self._entered(problem_statement):
+                instance.watch(env)
+                env.deployment = ActingDeployment(env.deployment, instance.tools)
 
     def on_instance_completed(self, *, result: Any) -> None:
         """The instance of this thread is done."""
@@ -177,17 +177,20 @@ class RunHook(Hook):
 
     def _instance(self, problem_statement: Any) -> Instance:
         name = str(problem_statement.id)
-        if name not in self._instances:
+        if name not in self._instances or self._instances[name].over:
             self._instances[name] = Instance(thunder.program(name[:200], **self._options))
         return self._instances[name]
 
-    def _enter(self, problem_statement: Any) -> Instance:
+    def _entered(self, problem_statement: Any) -> Iterator[Instance]:
+        """The instance that begins in this thread; none if the hook was added twice, and it has begun."""
         before: Instance | None = getattr(self._here, "instance", None)
-        if before is not None:  # it cannot go on: its thread has another one now
-            before.leave("error")
-        instance = self._here.instance = self._instance(problem_statement)
-        instance.enter()
-        return instance
+        instance = self._instance(problem_statement)
+        if before is not instance:
+            if before is not None:  # it cannot go on: its thread has another one now
+                before.leave("error")
+            self._here.instance = instance
+            instance.enter()
+            yield instance
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +207,8 @@ class Instance:
 
     def __init__(self, program: thunder.Program) -> None:
         self.program = program
-        self.actions = Actions(program)
+        self.tools = ToolCalls(program=program)
+        self.over = False
         self._activation: AbstractContextManager[object] | None = None
         self._outcome: str | None = None
         self._environment: EnvHook | None = None
@@ -234,24 +238,25 @@ class Instance:
 
     def leave(self, outcome: str) -> None:
         """Ends the program, in the thread that it began in or any other."""
+        self.over = True
         activation, self._activation = self._activation, None
         if activation is not None:
             activation.__exit__(None, None, None)
-        self.actions.end_all()
+        self.tools.end_all()
         self.program.close(outcome)
 
 
 class ActingDeployment:
     """A deployment of swe-rex in which commands are acting; all else is the inner one's."""
 
-    def __init__(self, inner: Any, actions: Actions) -> None:
+    def __init__(self, inner: Any, tools: ToolCalls) -> None:
         self._inner = inner
-        self._actions = actions
+        self._tools = tools
 
     @property
     def runtime(self) -> Any:
         """The inner one's, watched."""
-        return ActingRuntime(self._inner.runtime, self._actions)
+        return ActingRuntime(self._inner.runtime, self._tools)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_inner":
@@ -262,9 +267,9 @@ class ActingDeployment:
 class ActingRuntime:
     """Its runtime."""
 
-    def __init__(self, inner: Any, actions: Actions) -> None:
+    def __init__(self, inner: Any, tools: ToolCalls) -> None:
         self._inner = inner
-        self._actions = actions
+        self._tools = tools
 
     async def run_in_session(self, action: Any) -> Any:
         """One command, one acting block."""
@@ -272,13 +277,13 @@ class ActingRuntime:
         if command is None:  # an interrupt
             return await self._inner.run_in_session(action)
         key = object()
-        self._actions.begin(key, _tool(command))
+        self._tools.begin(key, _tool(command))
         try:
             observation = await self._inner.run_in_session(action)
         except BaseException as error:
-            self._actions.end(key, error)
+            self._tools.end(key, error)
             raise
-        self._actions.end(key)
+        self._tools.end(key)
         return observation
 
     def __getattr__(self, name: str) -> Any:
@@ -337,8 +342,9 @@ def _config(theirs: Any, config: Any, words: list[str]) -> Any:
 def _label(deployment: Any, program: thunder.Program) -> None:
     """Has the container that `deployment` describes carry the label of `program`, which opens after it."""
     arguments = getattr(deployment, "docker_args", None)
-    if arguments is not None and program.headers():  # not while disabled
-        deployment.docker_args = [*arguments, f"--label=thunder.program={program.id}"]
+    label = f"--label=thunder.program={program.id}"
+    if arguments is not None and label not in arguments and program.headers():  # not while disabled
+        deployment.docker_args = [*arguments, label]
 
 
 def _tool(command: str) -> str:

@@ -15,6 +15,7 @@ from thunder_server import payloads
 from thunder_server.auth import Keys
 from thunder_server.core.decisions import Decision, EnvironmentChanged
 from thunder_server.core.events import Event
+from thunder_server.core.holdings import SHORT_ID
 from thunder_server.core.program import Program
 from thunder_server.core.resource_events import EnvironmentAwaited, FailedRetried, Found, OrphansGiven
 from thunder_server.core.resources import Holding, ResourceState
@@ -26,6 +27,8 @@ from thunder_server.jsonbody import MAX_BODY, read_object
 from thunder_server.runtime import Runtime
 
 LONGEST_WAIT_S: Final = 60.0
+AT_ONCE: Final = 500
+"""How many lines are made before others get their turn on the loop."""
 LOOK_S: Final = 30.0
 """How long a host may take to be looked at, or a resource to be measured."""
 SETTLED: Final = frozenset({"ready", "failed", "gone", None})
@@ -78,7 +81,11 @@ class Resources:
             for holding in self._scheduler.ledger.holdings
             if program_id in (None, "", holding.owner.program_id) and state in (None, "", holding.state.value)
         ]
-        shown = [self._view(holding) for holding in holdings]
+        shown = []
+        for index, holding in enumerate(holdings):
+            if index % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+            shown.append(self._view(holding))
         if request.query.get("disk") in ("1", "true"):
             sizes = await asyncio.gather(*(self._bytes(holding) for holding in holdings))
             for one, size in zip(shown, sizes, strict=True):
@@ -87,7 +94,13 @@ class Resources:
         return web.json_response({"resources": shown, "hosts": hosts})
 
     def _view(self, holding: Holding) -> dict[str, Any]:
-        return holding_view(holding) | {"since": self._runtime.unix(holding.since)}
+        return self._line(holding) | {"since": self._runtime.unix(holding.since)}
+
+    def _line(self, holding: Holding) -> dict[str, Any]:
+        owner = holding.owner
+        program = self._scheduler.program(owner.program_id)
+        current = program is not None and program.generation == owner.generation
+        return holding_view(holding, program if current else None)
 
     async def _bytes(self, holding: Holding) -> int | None:
         """What it takes on disk, if somebody can tell: only looked at when somebody asks."""
@@ -112,7 +125,7 @@ class Resources:
         body = payloads.read(GcBody, await read_object(request, self._max_body))
         now = self._runtime.now()
         items: list[dict[str, Any]] = [
-            self._item(holding.thing.key.host, holding_view(holding), f"failed: {holding.reason}")
+            self._item(holding.thing.key.host, self._line(holding), f"failed: {holding.reason}")
             for holding in self._scheduler.ledger.holdings
             if holding.state is ResourceState.FAILED
         ]
@@ -158,7 +171,7 @@ class Resources:
         now = runtime.now()
         known = self._scheduler.ledger.holdings.names_on(host)
         objects = found(result, now - runtime.unix(now))
-        strangers = [one for one in objects if not known & {one.ref, one.name, one.ref[:12]}]
+        strangers = [one for one in objects if not known & {one.ref, one.name, one.ref[:SHORT_ID]}]
         return [(one, why) for one in strangers if (why := self._why_orphan(one, now)) is not None]
 
     def _why_orphan(self, one: Found, now: float) -> str | None:

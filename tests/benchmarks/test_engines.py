@@ -9,7 +9,7 @@ import pytest
 from benchmarks.engines import table, work
 from benchmarks.engines.__main__ import arguments, main
 from benchmarks.engines.replicas import vllm_command
-from benchmarks.engines.simulated import simulate
+from benchmarks.engines.simulated import Host, endless_memory, simulate
 from benchmarks.engines.targets import Route, Target, Telling, policy_flags
 from thunder_server.demo.fleet import DemoError
 from thunder_server.simulation.simulator import Machines
@@ -115,10 +115,20 @@ class TestWork:
             assert (row["policy"], row["signals"], row["programs"]) == (text, signals, 6)
         assert simulate(Target.parse("vllm-router"), sessions, 0, 4, machines) is None
 
+    def test_takes_no_longer_with_endless_memory(self) -> None:
+        machines = Machines(preset=PRESETS["cpu-small"], replicas=1, kv_tokens=1200)
+        sessions = work.sessions(SMALL, 0)
+        limited = simulate(Target.parse("thunder:phase"), sessions, 0, 4, machines)
+        slower = endless_memory(sessions, 4, machines, Host(step_s=0.02, call_s=0.1))
+        assert limited is not None
+        assert endless_memory(sessions, 4, machines, Host()) < limited["makespan_s"]
+        assert endless_memory(sessions, 4, machines, Host()) < slower
+
 
 ROWS = [
     {"policy": name, "signals": "explicit", "seed": seed, "makespan_s": seconds, "hit_rate": 0.5}
-    | {"pauses": 1, "moves": 0}
+    | {"pauses": 1, "moves": 0, "kv_tokens": 10, "replicas": 2}
+    | {"cost_token_s": {"decode": 20, "prefill": 20, "recompute": 50, "unused": 50, "caching": 40}}
     for name, times in (("direct", (10.0, 20.0)), ("thunder:phase", (5.0, 8.0)))
     for seed, seconds in enumerate(times)
 ]
@@ -131,6 +141,7 @@ class TestTables:
         assert len(lines) == 4
         assert "| 10 20 | 15 | 1.00 (1.00 to 1.00) |" in lines[2]
         assert "| 5 8 | 6 | 2.25 (2.00 to 2.50) | 50.0% (50.0% to 50.0%) |" in lines[3]
+        assert lines[3].endswith("| 4 (4 to 4) |")
 
     def test_the_simulator_is_held_against_it(self) -> None:
         simulated = [ROWS[0] | {"makespan_s": 9.0, "hit_rate": 0.52}]

@@ -126,6 +126,7 @@ class TestStream:
             finished("empty", 4.0, 0),
             finished("failed", 4.0, end="engine_refused"),
             {"at": 5.0, "type": "stream.gap", "missed": 3},
+            {"at": 5.0, "type": "stream.gap", "missed": None},
         )
         assert traffic.skipped == {
             "entry that is there twice": 1,
@@ -378,6 +379,10 @@ class TestAnyKind:
             (b"[1, 2]\n", "line 1: is a JSON array; write one object a line"),
             (b'{"hello": 1}\n', "line 1: is neither a session of a trace"),
             (b'{"id": "a"}\n', "line 1: 'requests' is missing"),
+            (
+                b'{"do": "begin", "version": 1}\n',
+                "line 1: is of the journal that a server keeps of resources",
+            ),
             (b"hello\n", "line 1: is not JSON"),
             (b"\xff\xfeh\x00", "is not UTF-8 text"),
             (gzip.compress(b'{"hello": 1}\n', mtime=0)[:-15], "cannot be read"),

@@ -76,11 +76,11 @@ def remove(
         case ResourceKind.IMAGE:
             _remove_image(engine, found, ref, owners)
         case _:
-            _remove_container(engine, found)
+            remove_container(engine, found)
 
 
-def _remove_container(engine: Engine, found: Object) -> None:
-    """With the volumes that have no name. A running one is killed."""
+def remove_container(engine: Engine, found: Object) -> None:
+    """Whoever's it is, with the volumes that have no name. A running one is killed."""
     try:
         with engine.answering(found.what):
             engine.api.remove_container(found.id, force=True, v=True)

@@ -17,6 +17,7 @@ from thunder_server.cli.replaying import (
     Replicas,
     Trace,
     Turns,
+    ask_server,
     check_folder,
     read_traffic,
     study_of,
@@ -41,6 +42,14 @@ def analyze(
         ),
     ] = None,
     trace: Trace = None,
+    server: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Instead of a file: what this server remembers of its last calls."),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="THUNDER_API_KEY", metavar="KEY", help="A key of that server, if it has any."),
+    ] = None,
     engine: Engine = "h100-qwen30b",
     replicas: Replicas = 2,
     kv_tokens: KvTokens = None,
@@ -67,6 +76,8 @@ def analyze(
 
       thunder analyze monday
 
+      thunder analyze --server http://127.0.0.1:8300
+
       thunder analyze litellm-log.jsonl --json verdict.json
     """
     from rich.console import Console
@@ -79,10 +90,14 @@ def analyze(
     to_stdout = str(json_file) == "-"
     check_folder(json_file, complaints)
     console = Console(stderr=to_stdout, highlight=False)
-    traffic = read_traffic(named, complaints)
+    if server is not None and named:
+        complaints.usage("--server stands in place of files; give one of them")
+    traffic = (
+        ask_server(server, api_key, complaints) if server is not None else read_traffic(named, complaints)
+    )
     study = study_of(
         traffic,
-        named,
+        server or "+".join(path.name for path in named),
         engine=engine,
         replicas=replicas,
         kv_tokens=kv_tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from thunder_server.simulation.study import Study
     from thunder_server.simulation.traffic import Traffic
 
+QUIET_S, LISTEN_S = 1.0, 10.0
+"""A server that says nothing for a second has told what it remembers; a busy one has in a few."""
 LONGEST_GAP_S = 60.0
 """Sessions last hours, most of which people sleep: of traces, a part is replayed unless told otherwise."""
 CALLS = 20_000
@@ -91,6 +94,42 @@ def read_traffic(files: list[Path], complaints: Complaints) -> Traffic:
         complaints.fail(str(unusable))
 
 
+def ask_server(server: str, key: str | None, complaints: Complaints) -> Traffic:
+    """What a running server still remembers of its last calls: the latest entries of its stream."""
+    import httpx
+
+    from thunder_sdk import wire
+    from thunder_server.simulation.jsonlines import TraceError
+    from thunder_server.simulation.reading import captured
+
+    try:
+        url = f"{wire.root_url(server)}{wire.CONTROL_PREFIX}/stream"
+    except ValueError as wrong:
+        complaints.usage(f"--server: {wrong}")
+    headers = {"Last-Event-ID": "0"} | ({} if key is None else {wire.API_KEY: key})
+    lines: list[str] = []
+    until = time.monotonic() + LISTEN_S
+    try:
+        with (
+            httpx.Client(trust_env=False, timeout=httpx.Timeout(10, read=QUIET_S)) as client,
+            client.stream("GET", url, headers=headers) as stream,
+        ):
+            if stream.status_code != 200:
+                complaints.fail(f"{url} answers {stream.status_code}: {stream.read().decode()[:200]}")
+            for line in stream.iter_lines():
+                lines.append(f"{line}\n")
+                if time.monotonic() > until:
+                    break
+    except httpx.ReadTimeout:
+        pass  # that was all, for now
+    except httpx.HTTPError as failure:
+        complaints.fail(f"{url} does not answer: {failure}")
+    try:
+        return captured(lines, url)
+    except TraceError as unusable:
+        complaints.fail(str(unusable))
+
+
 def check_folder(path: Path | None, complaints: Complaints) -> None:
     """Before the work, not after it: can ``--json`` be written there?"""
     if path is not None and str(path) != "-" and not path.absolute().parent.is_dir():
@@ -111,7 +150,7 @@ def write_json(path: Path, value: object, complaints: Complaints) -> None:
 
 def study_of(
     traffic: Traffic,
-    files: list[Path],
+    name: str,
     *,
     engine: str,
     replicas: int,
@@ -138,7 +177,6 @@ def study_of(
         turns, longest_gap = turns or turns_of_traces, LONGEST_GAP_S if longest_gap is None else longest_gap
     preset = PRESETS[engine]
     cut = Cut(turns=turns, longest_gap_s=longest_gap)
-    name = "+".join(path.name for path in files)
     workload = from_traffic(traffic, name, None, seed, cut).first_calls(CALLS)
     if traffic.source is Source.TRACE:
         workload = workload.noting(

@@ -105,7 +105,7 @@ def tune(
         replace(
             study_of(
                 traffic,
-                named,
+                "+".join(path.name for path in named),
                 engine=engine,
                 replicas=replicas,
                 kv_tokens=kv_tokens,

@@ -24,8 +24,9 @@ from thunder_server.core.ledger import Ledger
 from thunder_server.core.orphans import Orphans
 from thunder_server.core.placement import Placement
 from thunder_server.core.program import ACTING_BLOCKS, Acting, Phase, Program, State
+from thunder_server.core.relations import Relations
 from thunder_server.core.resource_events import ProgramRecovered
-from thunder_server.core.resources import ThingKey
+from thunder_server.core.resources import Owner, ThingKey
 from thunder_server.core.world import Due, World
 
 REASONS = {
@@ -41,6 +42,10 @@ MERGED = frozenset({"name", "parent_id", "group", "priority", "tags", "metadata"
     "max_wait_s",
 }
 """What a ``PUT`` may set; ``None`` counts as not given."""
+
+
+RETURN_S = 6.0
+"""After a restart every program has at least this long to be heard of: clients try again every 5 s."""
 
 
 class Lifecycle:
@@ -61,6 +66,7 @@ class Lifecycle:
         self._ledger = ledger
         self._environments = environments
         self._orphans = orphans
+        self._relations = Relations(world)
 
     def happened(self, event: ClientEvent | ProgramOpened | ProgramClosed | ProgramRecovered) -> None:
         """Clients have spoken, or an earlier run of the server has left word of them."""
@@ -105,9 +111,21 @@ class Lifecycle:
         return None if program is None or _is_over(program) else program
 
     def recovered(self, event: ProgramRecovered) -> None:
-        """An earlier run of the server knew it. One that is known again already is left as it is."""
+        """An earlier run of the server knew it, or a generation before the one it knew last."""
         w = self._w
-        if event.program_id in w.programs:
+        known = w.programs.get(event.program_id)
+        if known is not None:
+            self._ledger.recover(
+                Owner(
+                    program_id=event.program_id,
+                    generation=event.generation,
+                    opened_at=event.opened_at,
+                    ended_at=known.began_at if event.ended_at is None else event.ended_at,
+                    next_opened_at=known.began_at,
+                    shown=False,
+                ),
+                event.resources,
+            )
             return
         program = self._new(
             event.program_id,
@@ -117,13 +135,12 @@ class Lifecycle:
         )
         program.opened_at = event.opened_at
         self._merge(program, event.fields)
+        program.seen_at += max(0.0, RETURN_S - program.lease_s)
+        self._ledger.recover(self._ledger.holdings.record(program), event.resources)
         if event.ended_at is not None:
             program.ended_at = event.ended_at
-            self._ledger.recover(program, event)
-            self._drop(program, Outcome.LEASE_EXPIRED)
-            return
-        self._ledger.recover(program, event)
-        if event.environment is not None:
+            self._drop(program, event.outcome)
+        elif event.environment is not None:
             self._environments.recovered(program, event.environment, event.container_id)
 
     def _new(
@@ -137,14 +154,16 @@ class Lifecycle:
     ) -> Program:
         w = self._w
         before = w.programs.get(program_id)
+        last = before.generation if before else self._ledger.holdings.last_generation(program_id)
         program = Program(
             id=program_id,
-            generation=generation or (before.generation + 1 if before else 1),
+            generation=generation or last + 1,
             opened_at=w.now,
             began_at=w.now if began_at is None else began_at,
             acting_since=w.now,
             lease_s=lease_s,
             anonymous=anonymous,
+            gaps=w.gaps,
             previous=before if before is not None and before.closing else None,
         )
         w.programs[program_id] = program
@@ -157,9 +176,11 @@ class Lifecycle:
         return program
 
     def _merge(self, program: Program, fields: Mapping[str, Any]) -> None:
+        group = program.group
         for name in MERGED & fields.keys():
             if (value := fields[name]) is not None:
                 setattr(program, name, tuple(value) if name == "tags" else value)
+        self._relations.changed(program, group)
         self._renew(program)
 
     def _renew(self, program: Program) -> None:
@@ -184,8 +205,7 @@ class Lifecycle:
             case ActingStarted():
                 self._acting_started(program, event)
             case ActingFinished():
-                if program.acting.pop(event.call_id, None) is not None:
-                    program.tool_finished_at = w.now
+                self._acting_finished(program, event)
             case ResourceDeclared() | ResourceReleased():
                 self._holds(program, event)
             case HeartbeatReceived():
@@ -211,7 +231,12 @@ class Lifecycle:
         w = self._w
         if len(program.acting) >= ACTING_BLOCKS:
             del program.acting[next(iter(program.acting))]
-        program.acting[event.call_id] = Acting(tool=event.tool, started_at=w.now, expected_s=event.expected_s)
+        program.acting[event.call_id] = Acting(
+            tool=event.tool,
+            started_at=w.now,
+            expected_s=event.expected_s,
+            usual=w.tools.of(event.tool),
+        )
         changed = PhaseChanged(
             program_id=program.id,
             generation=program.generation,
@@ -219,6 +244,12 @@ class Lifecycle:
             tool=event.tool,
         )
         w.tell(program, changed, f"runs {event.tool}")
+
+    def _acting_finished(self, program: Program, event: ActingFinished) -> None:
+        block = program.acting.pop(event.call_id, None)
+        if block is not None:
+            program.tool_finished_at = self._w.now
+            block.usual.learn(self._w.now - block.started_at)
 
     # --- closing
 
@@ -246,7 +277,7 @@ class Lifecycle:
 
     def forgotten(self, program_id: str) -> None:
         """Nothing is kept of an id that ended long ago."""
-        self._ledger.holdings.forget(self._w.programs.pop(program_id))
+        self._ledger.holdings.forget(program_id, self._w.programs.pop(program_id).generation)
         self._w.out.append(Forget(program_id=program_id))
 
     # --- consequences
@@ -298,8 +329,10 @@ class Lifecycle:
         self._environments.ended(program)
         self._ledger.ended(program)
         self._orphans.ended(program)
+        self._relations.ended(program)
         program.previous = None
         if w.programs.get(program.id) is not program:
+            self._ledger.holdings.forget(program.id, program.generation)
             return
         if program.anonymous:
             self.forgotten(program.id)

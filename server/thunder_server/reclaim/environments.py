@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from thunder_sdk import wire
+from thunder_sdk.reclaim import objects
 from thunder_sdk.reclaim.endings import Absent, Ending, Failed
 from thunder_sdk.reclaim.engine import Engine
+from thunder_sdk.wire import ResourceKind
 
 GENERATION_LABEL: Final = "thunder.generation"
 _TAIL: Final = 2_000  # characters of a command's output that an error quotes
@@ -55,9 +57,12 @@ class Preparation:
                     self._set_up(patient, container, number, command)
                 self._require_running(engine, container)
                 self._check()
-            except Ending:
+            except Ending as ending:
                 self._discard(engine)
                 self._check()
+                if isinstance(ending, Absent):  # a network, say, or the container itself: somebody removed it
+                    missing = getattr(ending.__cause__, "explanation", None) or ending
+                    raise Failed(f"{self._what}: {missing}", retryable=False) from ending
                 raise
         return wire.TaskResult(
             task=self._task["task"],
@@ -89,12 +94,11 @@ class Preparation:
     def _replace(self, engine: Engine) -> None:
         """Makes room for a new try: what an earlier one left half done has our name and our label."""
         with suppress(Absent):
-            with engine.answering(f"container {self._name}"):
-                labels = engine.api.inspect_container(self._name)["Config"]["Labels"] or {}
+            found = objects.look(engine, ResourceKind.CONTAINER, self._name)
+            labels = found.details["Config"]["Labels"] or {}
             if labels.get(wire.PROGRAM_LABEL) != self._task["program_id"]:
                 raise Failed(f"a container {self._name} is there that is not the program's", retryable=False)
-            with engine.answering(f"container {self._name}"):
-                engine.api.remove_container(self._name, force=True, v=True)
+            objects.remove_container(engine, found)
 
     def _discard(self, engine: Engine) -> None:
         with suppress(Ending):
@@ -140,13 +144,20 @@ class Preparation:
         return str(created["Id"])
 
     def _set_up(self, engine: Engine, container: str, number: int, command: str) -> None:
+        from docker.utils.socket import frames_iter
+
         api, what = engine.api, f"{self._what}: setup command {number}, {command!r}"
         self._require_running(engine, container)
         with engine.answering(what):
             running = api.exec_create(container, ["/bin/sh", "-c", command])["Id"]
+            output = api.exec_start(running, socket=True)
             tail = ""
-            for chunk in api.exec_start(running, stream=True):
-                tail = (tail + chunk.decode(errors="replace"))[-_TAIL:]
+            try:
+                for _, chunk in frames_iter(output, tty=False):
+                    tail = (tail + chunk.decode(errors="replace"))[-_TAIL:]
+            finally:
+                # Which the package leaves to the garbage collector.
+                getattr(output, "_response", output).close()
             code = api.exec_inspect(running)["ExitCode"]
         if code != 0:
             raise Failed(f"{what}, ended with {code}: {tail.strip() or 'it wrote nothing'}", retryable=False)

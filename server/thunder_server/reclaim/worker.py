@@ -74,7 +74,9 @@ class Worker:
             stopping.add_done_callback(self._stopping.discard)
 
     async def _prepare(self, task: Task) -> TaskResult:
-        preparation = self._preparing[task["task"]] = Preparation(task, self.site.engine, ENGINE_PATIENCE)
+        preparation = self._preparing[task["task"]] = Preparation(
+            task, self.site.engine, min(task["timeout_s"], ENGINE_PATIENCE)
+        )
         loop = asyncio.get_running_loop()
         try:
             async with self._turns[Work.PREPARE]:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import IO
 
 from thunder_server.simulation.jsonlines import Record, TraceError, parse
 from thunder_server.simulation.traffic import Call, Source, Traffic, to_starts
@@ -35,7 +34,7 @@ class Left(StrEnum):
     UNBEGUN = "call whose beginning is not in the capture"
 
 
-def entries(lines: IO[str], name: str, left: Counter[str]) -> Iterator[Record]:
+def entries(lines: Iterable[str], name: str, left: Counter[str]) -> Iterator[Record]:
     """The entries of a capture, in its order."""
     for number, line in enumerate(lines, 1):
         where = f"{name}, line {number}"
@@ -100,7 +99,7 @@ class _Reader:
             case "call.refused" | "call.cancelled":
                 if self._arrivals.pop(record.text("call_id"), None):
                     self._left[Left.FAILED] += 1
-            case "stream.gap":
+            case "stream.gap" if "missed" in record:  # else the stream merely began anew
                 self._gaps += 1
             case _:
                 pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from thunder_server.simulation import capture, request_log, workload
@@ -36,11 +36,14 @@ def read(paths: Sequence[Path]) -> Traffic:
             traffic = capture.read(_captured(paths, left), left)
         case Source.LOG:
             traffic = request_log.read(_logged(paths), left)
-    if not traffic.starts:
-        reasons = ", ".join(f"{number} × {kind}" for kind, number in sorted(traffic.skipped.items()))
-        names = ", ".join(str(path) for path in paths)
-        raise TraceError(f"{names}: holds no answered call" + (f" (left out: {reasons})" if reasons else ""))
-    return traffic
+    return _answered(traffic, ", ".join(str(path) for path in paths))
+
+
+def captured(lines: Iterable[str], name: str) -> Traffic:
+    """The traffic of an event stream whose lines, with their ends, came from elsewhere than a file: from
+    ``name``, as complaints call it."""
+    left: Counter[str] = Counter()
+    return _answered(capture.read(capture.entries(lines, name, left), left), name)
 
 
 def source_of(path: Path) -> Source:
@@ -63,6 +66,11 @@ def _kind(text: str, where: str) -> Source:
     fields = Record(value, where).fields
     if "requests" in fields:
         return Source.TRACE
+    if "do" in fields:
+        raise TraceError(
+            f"{where}: is of the journal that a server keeps of resources, which knows no calls; "
+            "capture its /thunder/v1/stream instead"
+        )
     kind = fields.get("type")
     if isinstance(kind, str) and "." in kind and "at" in fields:
         return Source.STREAM
@@ -74,6 +82,13 @@ def _kind(text: str, where: str) -> Source:
         f"{where}: is neither a session of a trace ('requests'), nor an entry of a server's event stream "
         "('type', 'at'), nor a call of a log ('request', 'response')"
     )
+
+
+def _answered(traffic: Traffic, name: str) -> Traffic:
+    if not traffic.starts:
+        reasons = ", ".join(f"{number} × {kind}" for kind, number in sorted(traffic.skipped.items()))
+        raise TraceError(f"{name}: holds no answered call" + (f" (left out: {reasons})" if reasons else ""))
+    return traffic
 
 
 def _traces(paths: Sequence[Path]) -> Traffic:

@@ -23,7 +23,11 @@ logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 OURS = "thunder_integrations.minisweagent"
 MODEL = {
     "model_name": "openai/" + os.environ["MODEL"],
-    "model_kwargs": {"extra_headers": {"X-Own": "1"}, "extra_body": {"seed": 7}, "temperature": 0.5},
+    "model_kwargs": {
+        "extra_headers": {"X-Own": "1", "x-thunder-priority": "5"},
+        "extra_body": {"seed": 7},
+        "temperature": 0.5,
+    },
 }
 AGENT = {"system_template": "You solve tasks.", "instance_template": "{{task}}", "step_limit": 9}
 
@@ -49,7 +53,7 @@ def configured():
 def composed():
     """Around objects that exist; two runs, two programs."""
     inner = DefaultAgent(LitellmModel(**MODEL), LocalEnvironment(), **AGENT)
-    agent = adapter.instrument(inner, **program("composed"))
+    agent = adapter.instrument(adapter.instrument(inner, **program("composed")))
     return [agent.run("first"), agent.run("second")]
 
 
@@ -169,6 +173,18 @@ def docker():
     model = adapter.Model(**MODEL)
     told = adapter.Agent(model, env, **AGENT).run("solve it")
     return [told, env.container_id, env.config.run_args]
+
+
+def killed():
+    """An agent whose process does not live to clean up."""
+    env = adapter.Environment(
+        inner_class="docker",
+        program=program("killed", lease=2),
+        image=os.environ["IMAGE"],
+        interpreter=["sh", "-c"],
+    )
+    Path("container").write_text(env.container_id)
+    adapter.Agent(adapter.Model(**MODEL), env, **AGENT).run("hang")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from ..harness.dialogue import Fails, Tool, calls
+import thunder_sdk as thunder
+
+from ..harness.containers import inspected
+from ..harness.dialogue import Fails, Hangs, Tool, calls
 from ..harness.engine import ours
 
 HERE = Path(__file__).parent
@@ -47,12 +52,14 @@ def test_every_way_to_set_it_up(through_server, engine, server):
     assert story(server, "current") == (CALL * 3, ACT * 3, end)
     assert story(server, "given") == (CALL * 3, ACT * 4, end)
     for name in set(names):
+        runs = 2 if name == "composed" else 1
+        assert server.types(name, "program.opened", end) == ["program.opened", end] * runs, "and never again"
         assert {entry["tool"] for entry in server.story(name, "acting.started")} == {"bash"}
         assert all(entry["ok"] for entry in server.story(name, "acting.finished"))
         assert server.program(name)["outcome"] == "success"
     program = server.program("configured")
-    assert (program["group"], program["priority"], program["generation"]) == ("eval-1", 2, 1)
-    assert server.program("composed")["generation"] == 2
+    assert program["group"] == "eval-1"
+    assert program["priority"] == 5, "a header that the user sets goes before ours, however it is spelt"
 
 
 @pytest.mark.proves("minisweagent", "end")
@@ -74,7 +81,10 @@ def test_it_ends_with_the_status_of_the_run(through_server, engine, server):
 @pytest.mark.proves("minisweagent", "threads")
 def test_the_stock_swebench_runner(through_server, engine, server):
     engine.plays(*SCRIPT)
-    run = through_server.run(AGENTS, "swebench", CONFIG=str(HERE / "swebench.yaml"))
+    around = thunder.program(program_id="thunder-run").serialize()  # as below `thunder run`
+    run = through_server.run(
+        AGENTS, "swebench", CONFIG=str(HERE / "swebench.yaml"), THUNDER_PROGRAM_CONTEXT=around
+    )
     assert run.result == {f"task__{number}": "done\n" for number in range(6)}
 
     said = Counter((seen.header("x-session-id"), asked(seen)) for seen in engine.requests)
@@ -82,7 +92,8 @@ def test_the_stock_swebench_runner(through_server, engine, server):
     assert len({program for program, _ in said}) == len({task for _, task in said}) == 6
     for program, _ in said:
         assert story(server, program) == (CALL * 3, ACT * 3, "program.terminated")
-        assert (server.program(program)["outcome"], server.program(program)["group"]) == ("success", "eval-1")
+        one = server.program(program)
+        assert (one["outcome"], one["group"], one["parent_id"]) == ("success", "eval-1", "thunder-run")
 
 
 @pytest.mark.proves("minisweagent", "threads")
@@ -132,6 +143,21 @@ def test_a_container_belongs_to_its_run(through_server, engine, server, image):
         "resource.declared",
         "call.arrived",
     ]
+
+
+@pytest.mark.docker
+@pytest.mark.proves("minisweagent", "resources")
+def test_the_container_of_an_agent_that_dies_is_reclaimed(through_server, engine, server, image):
+    engine.refuses(lambda seen: Hangs())
+    process = through_server.start(AGENTS, "killed", IMAGE=image)
+    engine.wait_for(len, timeout=90)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    container = (through_server.home / "container").read_text()
+    assert inspected(container) is not None
+    assert server.ended("killed")["outcome"] == "lease_expired"
+    server.wait_for(lambda told: any(entry["type"] == "resource.reclaimed" for entry in told))
+    assert inspected(container) is None
 
 
 @pytest.mark.docker

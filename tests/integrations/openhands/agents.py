@@ -30,7 +30,7 @@ def agent(base_url=BASE, **options):
         api_key="sk-test",
         num_retries=0,
         usage_id="agent",
-        extra_headers={"X-Own": "1"},
+        extra_headers={"X-Own": "1", "x-thunder-group": "mine"},
         litellm_extra_body={"seed": 7},
         **options,
     )
@@ -147,7 +147,7 @@ def remote():
     def place():
         return RemoteWorkspace(host=os.environ["AGENT_SERVER"], working_dir=str(Path("remote").absolute()))
 
-    with thunder.program(program_id="here", group="eval-2"):
+    with thunder.program(program_id="here"):
         first = chat(place=place(), program={"priority": 1})
     with first:
         first.run()

@@ -63,6 +63,7 @@ def test_what_is_replayed_can_be_chosen(crowd):
     [
         ([], "name a file"),
         (["x", "x"], "named twice"),
+        (["x", "--server", "http://127.0.0.1:9"], "in place of files"),
         (["x", "--engine", "tpu"], "h100-qwen30b and cpu-small"),
         (["x", "--longest-gap", "nan"], "number of seconds"),
         (["x", "--replicas", "0"], "--replicas"),

@@ -1,0 +1,91 @@
+"""A real Docker engine for tests: an image made of this machine's busybox, and what was made with it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tarfile
+import uuid
+from typing import Any
+
+import docker
+
+IMAGE = "thunder-test/busybox:1"
+APPLETS = ("sh", "sleep", "dd", "echo", "cat", "ls", "touch", "true", "false", "nc", "httpd")
+
+
+def make_image(api: docker.APIClient) -> None:
+    """`IMAGE`, unless it is there: a shell and what else tests run, from no registry."""
+    try:
+        api.inspect_image(IMAGE)
+    except docker.errors.ImageNotFound:
+        busybox = shutil.which("busybox")
+        if busybox is None:
+            raise FileNotFoundError("busybox is missing: apt-get install busybox-static") from None
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            tar.add(busybox, "bin/busybox")
+            for applet in APPLETS:
+                link = tarfile.TarInfo(f"bin/{applet}")
+                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+                tar.addfile(link)
+        repository, tag = IMAGE.split(":")
+        api.import_image_from_data(archive.getvalue(), repository=repository, tag=tag)
+
+
+class Engine:
+    """What one test does with the engine. `clean` removes what is left of it."""
+
+    def __init__(self, api: docker.APIClient) -> None:
+        self.api = api
+        self.mark = uuid.uuid4().hex[:12]  # in the names of everything that this test makes
+        self._made: list[tuple[str, str]] = []
+
+    def name(self, name: str) -> str:
+        """A name that is this test's alone."""
+        return f"{name}-{self.mark}"
+
+    def container(self, *command: str, **options: Any) -> str:
+        """A running container; its id."""
+        command = command or ("sleep", "1000")
+        options.setdefault("labels", {})
+        options["labels"]["thunder-test"] = self.mark
+        made = self.api.create_container(IMAGE, list(command), **options)["Id"]
+        self._made.append(("container", made))
+        self.api.start(made)
+        return str(made)
+
+    def volume(self, name: str, **options: Any) -> str:
+        made = self.api.create_volume(self.name(name), **options)["Name"]
+        self._made.append(("volume", made))
+        return str(made)
+
+    def network(self, name: str, **options: Any) -> str:
+        made = self.api.create_network(self.name(name), **options)["Id"]
+        self._made.append(("network", made))
+        return str(made)
+
+    def image(self, name: str, container: str, **options: Any) -> str:
+        """An image of what `container` holds; its name."""
+        tag = f"{self.name(name)}:1"
+        self._made.append(("image", tag))
+        self.api.commit(container, self.name(name), "1", **options)
+        return tag
+
+    def exists(self, kind: str, ref: str) -> bool:
+        try:
+            getattr(self.api, f"inspect_{kind}")(ref)
+        except docker.errors.NotFound:
+            return False
+        return True
+
+    def of_program(self, program_id: str) -> list[str]:
+        """Ids of the containers that carry the label of this program."""
+        found = self.api.containers(all=True, filters={"label": f"thunder.program={program_id}"})
+        return [each["Id"] for each in found]
+
+    def clean(self) -> None:
+        for kind, ref in sorted(self._made, key=lambda made: "container network volume image".find(made[0])):
+            if self.exists(kind, ref):
+                options = {"force": True} if kind in ("container", "image") else {}
+                getattr(self.api, f"remove_{kind}")(ref, **options)
