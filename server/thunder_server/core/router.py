@@ -161,9 +161,9 @@ class KvRouter:
         return self.best(prompt, candidates, usual, at)
 
     def best(self, prompt: Prompt, candidates: Sequence[Backend], usual: Backend, at: float) -> Score:
-        """The candidate with the highest score, whatever the mode."""
+        """The candidate with the highest score, whatever the mode; a hundredth more does not count."""
         scores = self.scores(prompt, candidates, at)
-        return max(scores, key=lambda score: (score.total, score.backend is usual))
+        return max(scores, key=lambda score: (round(score.total, 2), score.backend is usual, score.total))
 
     def scores(self, prompt: Prompt, candidates: Sequence[Backend], at: float) -> list[Score]:
         """What speaks for each candidate."""
