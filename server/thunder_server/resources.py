@@ -15,6 +15,7 @@ from thunder_server import payloads
 from thunder_server.auth import Keys
 from thunder_server.core.decisions import Decision, EnvironmentChanged
 from thunder_server.core.events import Event
+from thunder_server.core.holdings import SHORT_ID
 from thunder_server.core.program import Program
 from thunder_server.core.resource_events import EnvironmentAwaited, FailedRetried, Found, OrphansGiven
 from thunder_server.core.resources import Holding, ResourceState
@@ -158,7 +159,7 @@ class Resources:
         now = runtime.now()
         known = self._scheduler.ledger.holdings.names_on(host)
         objects = found(result, now - runtime.unix(now))
-        strangers = [one for one in objects if not known & {one.ref, one.name, one.ref[:12]}]
+        strangers = [one for one in objects if not known & {one.ref, one.name, one.ref[:SHORT_ID]}]
         return [(one, why) for one in strangers if (why := self._why_orphan(one, now)) is not None]
 
     def _why_orphan(self, one: Found, now: float) -> str | None:

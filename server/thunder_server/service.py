@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from thunder_server.app import Face, make_app, start_server
@@ -17,7 +17,9 @@ from thunder_server.compat import Compat
 from thunder_server.control import Control
 from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.policies import CapSettings, PaperSettings, Policy, make_policy
+from thunder_server.core.router import RouterSettings
 from thunder_server.core.scheduler import Scheduler
+from thunder_server.journal import Journal, JournalError, default_path
 from thunder_server.observation import Observation
 from thunder_server.proxy import Proxy
 from thunder_server.reapers import Reapers
@@ -39,7 +41,21 @@ class ListenError(OSError):
 
 def make_scheduler(settings: Settings) -> Scheduler:
     """The core as the settings want it."""
-    config = SchedulerConfig(auto_lease_s=settings.auto_lease, max_wait_s=settings.max_wait)
+    match, load, latency = settings.router_weights
+    router = RouterSettings(
+        match=match,
+        load=load,
+        latency=latency,
+        exploration=settings.router_exploration,
+        gather_s=settings.router_gather,
+        shadow=settings.shadow,
+    )
+    config = SchedulerConfig(
+        router=router,
+        auto_lease_s=settings.auto_lease,
+        max_wait_s=settings.max_wait,
+        hibernate_after_s=settings.hibernate_after,
+    )
     return Scheduler(policy=_policy(settings), config=config)
 
 
@@ -85,9 +101,9 @@ def make_faces(runtime: Runtime, settings: Settings) -> list[Face]:
 async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator[tuple[str, Runtime]]:
     """A server at work until the block is left; gives the URL of its root and its runtime.
 
-    On leaving, running calls get ``grace_s`` seconds to end. Raises `ListenError`.
+    On leaving, running calls get ``grace_s`` seconds to end. Raises `ListenError`, and `JournalError`.
     """
-    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll)
+    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll, tokenize_wait_s=settings.tokenize_wait)
     app = make_app(make_faces(runtime, settings))
     for backend in settings.backend:
         runtime.add_backend(backend)
@@ -97,11 +113,15 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
     )
     try:
         async with start_server(app, settings.host, settings.port) as url:
-            try:
-                yield url, runtime
-            finally:
-                # Before the sockets close: handlers still have answers to give.
-                await runtime.stop(grace_s)
+            with _remembering(runtime, settings):
+                try:
+                    yield url, runtime
+                finally:
+                    # Before the sockets close: handlers still have answers to give.
+                    await runtime.stop(grace_s)
+    except JournalError:
+        await runtime.stop()
+        raise
     except OSError as refused:
         if runtime.stopping:
             raise
@@ -110,6 +130,34 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
             f"cannot listen on {settings.host}:{settings.port} ({refused.strerror or refused}); "
             "is another server there? choose with --host and --port"
         ) from refused
+
+
+@contextmanager
+def _remembering(runtime: Runtime, settings: Settings) -> Generator[None]:
+    """Take up what an earlier server on this port left, and note what this one would leave.
+
+    It happens once we listen, so that of two servers for one port the second one changes nothing.
+    """
+    path = settings.state or default_path(os.environ, settings.port)
+    if path is None:
+        yield
+        return
+    try:
+        journal = Journal(path, runtime.scheduler, runtime.unix)
+    except JournalError as unusable:
+        if settings.state is not None:
+            raise
+        log.warning("%s; until then a restart may leave things of programs behind", unusable)
+        yield
+        return
+    for event in journal.recovered(runtime.now()):
+        runtime.post(event)
+    forget = runtime.observe(journal.observe)
+    try:
+        yield
+    finally:
+        forget()
+        journal.close()
 
 
 async def serve_until_told(settings: Settings, ready: Callable[[str], object]) -> None:

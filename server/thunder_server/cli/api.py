@@ -107,9 +107,11 @@ class Api:
         params: Mapping[str, str] | None = None,
         body: object = None,
         holding: str = "id",
+        timeout: float | None = None,
     ) -> Any:
         """What the control plane answers: an object that holds this key."""
-        return self.json(self.ask(method, wire.CONTROL_PREFIX + path, params=params, body=body), holding)
+        answer = self.ask(method, wire.CONTROL_PREFIX + path, params=params, body=body, timeout=timeout)
+        return self.json(answer, holding)
 
     def json(self, answer: httpx.Response, holding: str) -> Any:
         """The answer's JSON, if it is a good one of a thunder server."""

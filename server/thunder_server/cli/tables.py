@@ -173,3 +173,48 @@ def program_details(program: dict[str, Any]) -> Table:
 
 def _shown(value: object) -> str:
     return f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+_STATE_STYLES: Final = {"failed": "red", "reclaiming": "yellow", "spared": "yellow", "reclaimed": "dim"}
+
+
+def size(value: int | None) -> str:
+    """
+    >>> size(512), size(3 * 2**20), size(None)
+    ('512 B', '3.0 MiB', '')
+    """
+    if value is None:
+        return ""
+    amount, unit = float(value), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def resources_table(resources: Iterable[dict[str, Any]]) -> Table:
+    """One line for each thing that a program holds or held."""
+    table = _table(("program", "kind", "what", "host", "state", "why"), ("disk",))
+    for one in resources:
+        table.add_row(
+            plain(one["program_id"]),
+            Text(one["kind"]),
+            plain(one["ref"][:12] if len(one["ref"]) == 64 else one["ref"]),
+            plain(one["host"]),
+            Text(one["state"] + (" (kept)" if one["keep"] else ""), _STATE_STYLES.get(one["state"], "")),
+            plain(one["reason"]),
+            Text(size(one.get("bytes"))),
+        )
+    return table
+
+
+def sizes_by_program(resources: Iterable[dict[str, Any]]) -> Table:
+    """What each program takes on disk, most first."""
+    sums: dict[str, int] = {}
+    for one in resources:
+        sums[one["program_id"]] = sums.get(one["program_id"], 0) + (one.get("bytes") or 0)
+    table = _table(("program",), ("disk",))
+    for program_id, total in sorted(sums.items(), key=lambda entry: -entry[1]):
+        table.add_row(plain(program_id), Text(size(total)))
+    return table

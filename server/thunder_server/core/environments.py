@@ -100,7 +100,9 @@ class Environments:
         match environment.state:
             case EnvironmentState.WAITING if program.backend_id is not None:
                 self._begin(program, environment)
-            case EnvironmentState.HIBERNATED if program.acting or program.state is not State.QUEUED:
+            case EnvironmentState.HIBERNATED if (
+                program.acting or program.held or program.state is not State.QUEUED
+            ):
                 self._begin(program, environment)
 
     def may_restore(self, program: Program) -> bool:
@@ -122,6 +124,9 @@ class Environments:
     def paused_for_long(self, program: Program) -> None:
         environment = program.environment
         if environment is None or program.state is not State.QUEUED or program.acting:
+            return
+        if program in self._turns.near({program: None}, promised=0, begun_at=self._w.now):
+            self.paused(program)  # it would have to be woken at once
             return
         if environment.take(Stage.HIBERNATE):
             self._tell(program, environment, "its program has been paused for long")
@@ -171,6 +176,7 @@ class Environments:
                 self._unready[program] = None
                 self._tell(program, environment, "paused with its program")
                 self.settle(program)
+                self._soon()
             case EnvironmentWoken() if environment.take(Stage.WOKEN):
                 self._usable(program, environment, "it runs")
             case _:

@@ -9,6 +9,9 @@ from thunder_server.core.program import Program
 from thunder_server.core.resources import OPEN, REMEMBERED, Deed, Holding, Owner, Thing, ThingKey
 from thunder_server.core.world import World
 
+SHORT_ID = 12
+HEX = frozenset("0123456789abcdef")
+
 
 class Holdings:
     """Iterating gives everything that anybody holds, or held and is still shown.
@@ -21,12 +24,12 @@ class Holdings:
         self._w = world
         self.things: dict[ThingKey, Thing] = {}
         self.hosts: dict[str | None, None] = {}
-        self._owners: dict[Owner, None] = {}
-        self._latest: dict[tuple[str, int], Owner] = {}  # an id that was forgotten begins at 1 again
+        self._owners: dict[str, dict[int, Owner]] = {}  # by id and generation
 
     def __iter__(self) -> Iterator[Holding]:
-        for owner in self._owners:
-            yield from owner.holdings.values()
+        for generations in self._owners.values():
+            for owner in generations.values():
+                yield from owner.holdings.values()
 
     def of(self, program: Program) -> list[Holding]:
         """What one program has declared, in that order."""
@@ -37,16 +40,18 @@ class Holdings:
         return self.generation(program.id, program.generation)
 
     def generation(self, program_id: str, generation: int) -> Owner | None:
-        return self._latest.get((program_id, generation))
+        return self._owners.get(program_id, {}).get(generation)
+
+    def last_generation(self, program_id: str) -> int:
+        """The latest generation of an id that holds something still, though it may be long forgotten."""
+        return max(self._owners.get(program_id, ()), default=0)
 
     def names_on(self, host: str | None) -> set[str]:
-        """By what names and ids anybody knows a thing on this host; of full ids also their short form."""
-        names: set[str] = set()
-        for holding in self:
-            key, pin = holding.thing.key, holding.thing.pin
-            if key.host == host:
-                names.update((key.ref, key.ref[:12] if len(key.ref) == 64 else key.ref, pin or key.ref))
-        return names
+        """By what names and ids anybody knows a thing on this host; ids also by how they begin."""
+        here = [holding.thing for holding in self if holding.thing.key.host == host]
+        refs = [thing.key.ref for thing in here]
+        beginnings = [ref[:SHORT_ID] for ref in refs if len(ref) > SHORT_ID and set(ref) <= HEX]
+        return {*refs, *beginnings, *(thing.pin for thing in here if thing.pin is not None)}
 
     # --- entries
 
@@ -60,15 +65,14 @@ class Holdings:
                 opened_at=program.began_at,
                 ended_at=program.ended_at,
             )
-            self._owners[owner] = None
-            self._latest[program.id, program.generation] = owner
+            self._enter(owner)
         elif owner.ended_at is None:
             owner.opened_at = min(owner.opened_at, program.began_at)
         return owner
 
     def hold(self, owner: Owner, thing: Thing, reason: str, *, keep: bool = False) -> Holding:
         """Enter that somebody holds a thing."""
-        self._owners[owner] = None
+        self._enter(owner)
         self.things[thing.key] = thing
         holding = Holding(owner=owner, thing=thing, keep=keep, since=self._w.now)
         owner.holdings[thing.key] = thing.holdings[owner] = holding
@@ -85,16 +89,36 @@ class Holdings:
         """If nothing is to be done about it any more, whoever declares it again speaks of another one."""
         if not thing.in_state(*OPEN) and self.things.get(thing.key) is thing:
             del self.things[thing.key]
+        for holding in list(thing.holdings.values()):
+            if not holding.owner.shown:
+                self._drop(holding)
 
-    def forget(self, program: Program) -> None:
-        """The program is not shown any longer; what is still to be done about its things remains."""
-        owner = self._latest.pop((program.id, program.generation), None)
+    def forget(self, program_id: str, generation: int) -> None:
+        """A program is not shown any longer; what is still to be done about its things remains."""
+        owner = self.generation(program_id, generation)
         if owner is not None:
-            for holding in [h for h in owner.holdings.values() if h.state not in REMEMBERED]:
-                del owner.holdings[holding.thing.key]
-                holding.thing.holdings.pop(owner, None)
-            if not owner.holdings:
-                del self._owners[owner]
+            owner.shown = False
+            for holding in list(owner.holdings.values()):
+                self._drop(holding)
+            self._leave(owner)
+
+    def _drop(self, holding: Holding) -> None:
+        """Forget it, unless something is still to be done about it."""
+        if holding.state not in REMEMBERED:
+            holding.thing.holdings.pop(holding.owner, None)
+            holding.owner.holdings.pop(holding.thing.key, None)
+            self._leave(holding.owner)
+
+    def _enter(self, owner: Owner) -> None:
+        self._owners.setdefault(owner.program_id, {})[owner.generation] = owner
+
+    def _leave(self, owner: Owner) -> None:
+        """Who holds nothing, and is not shown, is none."""
+        generations = self._owners.get(owner.program_id, {})
+        if not owner.holdings and not owner.shown and owner.generation in generations:
+            del generations[owner.generation]
+            if not generations:
+                del self._owners[owner.program_id]
 
     def _tell(self, holding: Holding, reason: str) -> None:
         holding.reason = reason

@@ -6,10 +6,12 @@ What is declared only after its program's end is that program's still, and goes 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from thunder_server.core.holdings import Holdings
 from thunder_server.core.program import Program
 from thunder_server.core.removal import Removal
-from thunder_server.core.resource_events import Found, ProgramRecovered
+from thunder_server.core.resource_events import Found, RecoveredResource
 from thunder_server.core.resources import Deed, Errand, Holding, Owner, ResourceState, Thing, ThingKey
 from thunder_server.core.world import World
 
@@ -72,10 +74,12 @@ class Ledger:
     # --- whose end condemns what
 
     def opened(self, program: Program) -> None:
-        """A generation begins: what is younger than it is not its predecessor's."""
+        """A generation begins: what is younger than it is not its predecessor's, which is shown no longer."""
         before = self.holdings.generation(program.id, program.generation - 1)
         if before is not None:
             before.next_opened_at = program.began_at
+            if before.ended_at is not None:
+                self.holdings.forget(program.id, program.generation - 1)
 
     def ended(self, program: Program) -> None:
         """Reclaim what only this program held."""
@@ -91,15 +95,16 @@ class Ledger:
             holding = self.holdings.hold(owner, Thing(key=key, pin=found.ref), "found by its label")
             self._leave(owner, [holding])
 
-    def recover(self, program: Program, event: ProgramRecovered) -> None:
-        """What an earlier run of the server knew that this program holds."""
-        owner = self.holdings.record(program)
-        for known in event.resources:
+    def recover(self, owner: Owner, resources: Iterable[RecoveredResource]) -> None:
+        """What an earlier run of the server knew that somebody holds."""
+        for known in resources:
             key = ThingKey(known.kind, known.ref, known.host)
             thing = self.holdings.things.get(key)
             if thing is None:
                 thing = Thing(key=key, pin=known.pin, brought=known.brought)
             self.holdings.hold(owner, thing, "known from before the server's start", keep=known.keep)
+        if owner.ended_at is not None:
+            self._leave(owner, list(owner.holdings.values()))
 
     def _leave(self, owner: Owner, holdings: list[Holding]) -> None:
         """The owner is over: for each thing, others hold it still, somebody wants it kept, or it goes."""

@@ -25,7 +25,7 @@ from thunder_server.core.orphans import Orphans
 from thunder_server.core.placement import Placement
 from thunder_server.core.program import ACTING_BLOCKS, Acting, Phase, Program, State
 from thunder_server.core.resource_events import ProgramRecovered
-from thunder_server.core.resources import ThingKey
+from thunder_server.core.resources import Owner, ThingKey
 from thunder_server.core.world import Due, World
 
 REASONS = {
@@ -105,9 +105,21 @@ class Lifecycle:
         return None if program is None or _is_over(program) else program
 
     def recovered(self, event: ProgramRecovered) -> None:
-        """An earlier run of the server knew it. One that is known again already is left as it is."""
+        """An earlier run of the server knew it, or a generation before the one it knew last."""
         w = self._w
-        if event.program_id in w.programs:
+        known = w.programs.get(event.program_id)
+        if known is not None:
+            self._ledger.recover(
+                Owner(
+                    program_id=event.program_id,
+                    generation=event.generation,
+                    opened_at=event.opened_at,
+                    ended_at=known.began_at if event.ended_at is None else event.ended_at,
+                    next_opened_at=known.began_at,
+                    shown=False,
+                ),
+                event.resources,
+            )
             return
         program = self._new(
             event.program_id,
@@ -117,13 +129,11 @@ class Lifecycle:
         )
         program.opened_at = event.opened_at
         self._merge(program, event.fields)
+        self._ledger.recover(self._ledger.holdings.record(program), event.resources)
         if event.ended_at is not None:
             program.ended_at = event.ended_at
-            self._ledger.recover(program, event)
-            self._drop(program, Outcome.LEASE_EXPIRED)
-            return
-        self._ledger.recover(program, event)
-        if event.environment is not None:
+            self._drop(program, event.outcome)
+        elif event.environment is not None:
             self._environments.recovered(program, event.environment, event.container_id)
 
     def _new(
@@ -137,9 +147,10 @@ class Lifecycle:
     ) -> Program:
         w = self._w
         before = w.programs.get(program_id)
+        last = before.generation if before else self._ledger.holdings.last_generation(program_id)
         program = Program(
             id=program_id,
-            generation=generation or (before.generation + 1 if before else 1),
+            generation=generation or last + 1,
             opened_at=w.now,
             began_at=w.now if began_at is None else began_at,
             acting_since=w.now,
@@ -246,7 +257,7 @@ class Lifecycle:
 
     def forgotten(self, program_id: str) -> None:
         """Nothing is kept of an id that ended long ago."""
-        self._ledger.holdings.forget(self._w.programs.pop(program_id))
+        self._ledger.holdings.forget(program_id, self._w.programs.pop(program_id).generation)
         self._w.out.append(Forget(program_id=program_id))
 
     # --- consequences
@@ -300,6 +311,7 @@ class Lifecycle:
         self._orphans.ended(program)
         program.previous = None
         if w.programs.get(program.id) is not program:
+            self._ledger.holdings.forget(program.id, program.generation)
             return
         if program.anonymous:
             self.forgotten(program.id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_server.core.decisions import Survey
+from thunder_server.core.holdings import SHORT_ID
 from thunder_server.core.ledger import Ledger
 from thunder_server.core.program import Program, State
 from thunder_server.core.resource_events import Found, OrphansGiven, Surveyed
@@ -78,7 +79,7 @@ class Orphans:
         known = self._ledger.holdings.names_on(event.host) if event.objects else set()
         taken = 0
         for found in event.objects or ():
-            owner = None if known & {found.ref, found.name, found.ref[:12]} else self._owner(found)
+            owner = None if known & {found.ref, found.name, found.ref[:SHORT_ID]} else self._owner(found)
             if owner is not None:
                 self._ledger.found(event.host, found, owner)
                 taken += 1
@@ -104,4 +105,7 @@ class Orphans:
 
     def _stranger(self, program_id: str, generation: int, at: float) -> Owner:
         """Somebody of whom only the label speaks: nothing without one was made within no time at all."""
-        return Owner(program_id=program_id, generation=generation, opened_at=at, ended_at=at)
+        known = self._ledger.holdings.generation(program_id, generation)
+        return known or Owner(
+            program_id=program_id, generation=generation, opened_at=at, ended_at=at, shown=False
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from thunder_server.core.events import EnvironmentWanted, Event
+from thunder_server.core.events import EnvironmentWanted, Event, Outcome
 
 
 class ReclaimEnd(StrEnum):
@@ -150,6 +150,7 @@ class ProgramRecovered(Event):
     generation: int
     opened_at: float
     ended_at: float | None = None
+    outcome: Outcome = Outcome.LEASE_EXPIRED  # if it had ended
     fields: Mapping[str, object] = field(default_factory=dict)
     resources: tuple[RecoveredResource, ...] = ()
     environment: EnvironmentWanted | None = None

@@ -93,6 +93,7 @@ class Owner:
     opened_at: float
     ended_at: float | None = None
     next_opened_at: float | None = None
+    shown: bool = True  # its program is known still: all that it held is shown with it
     holdings: dict[ThingKey, Holding] = field(default_factory=dict)
     pending: dict[Thing, None] = field(default_factory=dict)  # to be reclaimed, in order of teardown
 

@@ -78,9 +78,9 @@ class Turns:
     def _lead(self, program: Program) -> float:
         environment = program.environment
         assert environment is not None
-        if environment.state is EnvironmentState.HIBERNATED:
-            return WAKE_S + LEAD_S
-        return LEAD * self.times.expected(environment.image) + LEAD_S
+        if environment.state is EnvironmentState.WAITING:
+            return LEAD * self.times.expected(environment.image) + LEAD_S
+        return WAKE_S + LEAD_S
 
     def _newcomers(self, unready: Collection[Program], promised: int, begun_at: float) -> Iterator[Program]:
         """Those that have not called yet: as many as there would be room for, who is waited for first."""
@@ -93,7 +93,8 @@ class Turns:
         ]
         for program, environment in sorted(newcomers, key=lambda entry: entry[1].awaited_since or inf):
             awaited = environment.awaited_since
-            overdue = awaited is not None and w.now - max(awaited, begun_at) > PATIENCE_S
+            patient = w.fleet.any_healthy()  # else there is nothing to judge by
+            overdue = awaited is not None and not (patient and w.now - max(awaited, begun_at) <= PATIENCE_S)
             if environment.state is EnvironmentState.WAITING and (vacancies >= 1 or overdue):
                 vacancies -= 1
                 begun_at = w.now

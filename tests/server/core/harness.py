@@ -111,8 +111,12 @@ class Harness:
         """A whole call that leaves the program acting with this context."""
         self.finish(self.call(program_id, tokens, **kw), tokens)
 
-    def put(self, program_id: str, **fields) -> list[Decision]:
-        return self.handle(ProgramOpened(at=self.now, program_id=program_id, fields=fields))
+    def put(self, program_id: str, *, environment=None, age_s: float = 0.0, **fields) -> list[Decision]:
+        return self.handle(
+            ProgramOpened(
+                at=self.now, program_id=program_id, fields=fields, environment=environment, age_s=age_s
+            )
+        )
 
     def close(self, program_id: str, outcome, generation=None) -> list[Decision]:
         return self.handle(

@@ -23,7 +23,7 @@ def h() -> Harness:
 def test_a_put_opens_or_merges(h):
     opened = h.put("p", name="solver", tags=["x", "y"], metadata={"k": 1}, lease_s=20.0, priority=2)
     assert of_type(opened, Opened)
-    assert h.put("p", group="g", priority=None, parent_id="root", environment={}, unheard_of=1) == []
+    assert h.put("p", group="g", priority=None, parent_id="root", unheard_of=1) == []
     view = h.view("p")
     assert (view["name"], view["tags"], view["metadata"]) == ("solver", ["x", "y"], {"k": 1})
     assert view["group"] == "g"
