@@ -4,12 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 UV     := $(BIN)/uv
 
-.PHONY: help demo test test-integrations lanes check lint types contracts coverage lock clean
+.PHONY: help demo test bench-policy test-integrations lanes check lint types contracts coverage lock clean
 
 help:
 	@echo "make demo    see the scheduler work, on this machine, in two minutes"
 	@echo "make test    every test; some of them: make test ARGS=\"-m 'not slow'\""
 	@echo "make test-integrations   the adapters with the real frameworks, in environments of their own"
+	@echo "make bench-policy   the scheduling policies against each other and their targets, in virtual time"
 	@echo "make check   the gate: lint, types, import contracts, coverage"
 	@echo "make lock    compile requirements/*.txt again"
 	@echo "make clean   remove .venv and whatever else was made"
@@ -49,11 +50,15 @@ lanes: $(foreach lane,a proxy crewai,$(LANES)/$(lane)/.ready) $(if $(PYTHON312),
 
 $(LANES)/b/.ready: INTERPRETER = $(PYTHON312)
 $(LANES)/%/.ready: INTERPRETER = $(BIN)/python
-$(LANES)/%/.ready: requirements/lane-%.txt pyproject.toml | $(VENV)/.dev
+$(LANES)/%/.ready: requirements/lane-%.txt | $(VENV)/.dev
 	$(UV) venv --quiet --clear --python $(INTERPRETER) $(LANES)/$*
 	$(UV) pip sync --quiet --python $(LANES)/$*/bin/python --require-hashes requirements/lane-$*.txt
 	$(UV) pip install --quiet --python $(LANES)/$*/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# What the policies are worth, in virtual time; fails where a target is missed.
+bench-policy: $(VENV)/.demo
+	$(BIN)/python -m benchmarks.policy $(ARGS)
 
 check: lint types contracts coverage
 

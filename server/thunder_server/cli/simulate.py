@@ -71,9 +71,9 @@ def simulate(
         str | None,
         typer.Option(
             metavar="LIST",
-            help="Policies, separated by commas. cap:N for N programs an engine, paper:X for decay X, "
-            "phase:shadow for programs that go where there is room, whatever is cached where.",
-            show_default="all",
+            help="Policies, separated by commas. cap:N for N programs an engine, paper:X for decay X; "
+            "phase:shadow: phase without the router; oracle: phase, if it knew the future.",
+            show_default="all but oracle",
         ),
     ] = None,
     signals: Annotated[
@@ -175,10 +175,13 @@ def _contenders(names: str | None) -> list[tuple[str, Policy]]:
 
 def _policy(text: str) -> Policy:
     from thunder_server.core import CapSettings, PaperSettings, make_policy
+    from thunder_server.simulation.oracle import Oracle
 
     name, given, number = text.partition(":")
     try:
         match name, given:
+            case "oracle", "":
+                return Oracle()
             case "cap", ":":
                 return make_policy("cap", CapSettings(programs=int(number)))
             case "paper", ":":

@@ -15,6 +15,7 @@ from thunder_server.core.cached import Cached
 from thunder_server.core.call import Call
 from thunder_server.core.pace import Forecast, Pace
 from thunder_server.core.program import Program
+from thunder_server.core.residue import Residue
 from thunder_server.core.sharing import Sharing
 from thunder_server.core.turnover import Turnover
 
@@ -98,6 +99,7 @@ class Backend:
     charges: dict[Program, Charge] = field(default_factory=dict)
     reasoning_tokens: float = 0
     acting_tokens: DecayedSum
+    residue: Residue = field(default_factory=Residue)
     turnover: Turnover = field(default_factory=Turnover)
 
     shares: bool = False  # whether what programs have in common counts once
@@ -143,6 +145,18 @@ class Backend:
         amount = min(charge.tokens, self.limit)
         return amount if charge.since is None else self.acting_tokens.weight(amount, charge.since, at)
 
+    def emptied(self, *, exact: bool, at: float) -> None:
+        """Nothing is in its cache any longer; ``exact``: the engine has said so."""
+        self.cache.cleared(exact=exact)
+        self.residue.clear()
+        self.cold_since = at
+
+    def idle_since(self, program: Program) -> float:
+        """Since when an acting program on this backend has been at it."""
+        since = self.charges[program].since
+        assert since is not None
+        return since
+
     def charge(self, program: Program, charge: Charge | None, at: float) -> None:
         """Let the program be charged for this and no longer for what it was before."""
         before = self.charges.get(program)
@@ -154,6 +168,7 @@ class Backend:
         if charge is not None:
             self.charges[program] = charge
             self._count(charge, 1, at)
+        self._settle_residue(program, before, charge, at)
 
     def resize(self, operator: int | None, engine: int | None, at: float) -> bool:
         """Take new capacities; whether there is more room than before."""
@@ -165,6 +180,15 @@ class Backend:
         for program, charge in charges:
             self.charge(program, charge, at)
         return self.limit > before
+
+    def _settle_residue(
+        self, program: Program, before: Charge | None, charge: Charge | None, at: float
+    ) -> None:
+        if charge is not None:
+            self.residue.take(program)
+        elif before is not None and self.healthy and self.limit < inf:
+            since = at if before.since is None else before.since
+            self.residue.leave(program, min(before.tokens, self.limit), since, self.limit)
 
     def _count(self, charge: Charge, sign: int, at: float) -> None:
         amount = min(charge.tokens, self.limit)

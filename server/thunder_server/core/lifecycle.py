@@ -24,6 +24,7 @@ from thunder_server.core.ledger import Ledger
 from thunder_server.core.orphans import Orphans
 from thunder_server.core.placement import Placement
 from thunder_server.core.program import ACTING_BLOCKS, Acting, Phase, Program, State
+from thunder_server.core.relations import Relations
 from thunder_server.core.resource_events import ProgramRecovered
 from thunder_server.core.resources import Owner, ThingKey
 from thunder_server.core.world import Due, World
@@ -41,6 +42,10 @@ MERGED = frozenset({"name", "parent_id", "group", "priority", "tags", "metadata"
     "max_wait_s",
 }
 """What a ``PUT`` may set; ``None`` counts as not given."""
+
+
+RETURN_S = 6.0
+"""After a restart every program has at least this long to be heard of: clients try again every 5 s."""
 
 
 class Lifecycle:
@@ -61,6 +66,7 @@ class Lifecycle:
         self._ledger = ledger
         self._environments = environments
         self._orphans = orphans
+        self._relations = Relations(world)
 
     def happened(self, event: ClientEvent | ProgramOpened | ProgramClosed | ProgramRecovered) -> None:
         """Clients have spoken, or an earlier run of the server has left word of them."""
@@ -129,6 +135,7 @@ class Lifecycle:
         )
         program.opened_at = event.opened_at
         self._merge(program, event.fields)
+        program.seen_at += max(0.0, RETURN_S - program.lease_s)
         self._ledger.recover(self._ledger.holdings.record(program), event.resources)
         if event.ended_at is not None:
             program.ended_at = event.ended_at
@@ -156,6 +163,7 @@ class Lifecycle:
             acting_since=w.now,
             lease_s=lease_s,
             anonymous=anonymous,
+            gaps=w.gaps,
             previous=before if before is not None and before.closing else None,
         )
         w.programs[program_id] = program
@@ -168,9 +176,11 @@ class Lifecycle:
         return program
 
     def _merge(self, program: Program, fields: Mapping[str, Any]) -> None:
+        group = program.group
         for name in MERGED & fields.keys():
             if (value := fields[name]) is not None:
                 setattr(program, name, tuple(value) if name == "tags" else value)
+        self._relations.changed(program, group)
         self._renew(program)
 
     def _renew(self, program: Program) -> None:
@@ -195,8 +205,7 @@ class Lifecycle:
             case ActingStarted():
                 self._acting_started(program, event)
             case ActingFinished():
-                if program.acting.pop(event.call_id, None) is not None:
-                    program.tool_finished_at = w.now
+                self._acting_finished(program, event)
             case ResourceDeclared() | ResourceReleased():
                 self._holds(program, event)
             case HeartbeatReceived():
@@ -222,7 +231,12 @@ class Lifecycle:
         w = self._w
         if len(program.acting) >= ACTING_BLOCKS:
             del program.acting[next(iter(program.acting))]
-        program.acting[event.call_id] = Acting(tool=event.tool, started_at=w.now, expected_s=event.expected_s)
+        program.acting[event.call_id] = Acting(
+            tool=event.tool,
+            started_at=w.now,
+            expected_s=event.expected_s,
+            usual=w.tools.of(event.tool),
+        )
         changed = PhaseChanged(
             program_id=program.id,
             generation=program.generation,
@@ -230,6 +244,12 @@ class Lifecycle:
             tool=event.tool,
         )
         w.tell(program, changed, f"runs {event.tool}")
+
+    def _acting_finished(self, program: Program, event: ActingFinished) -> None:
+        block = program.acting.pop(event.call_id, None)
+        if block is not None:
+            program.tool_finished_at = self._w.now
+            block.usual.learn(self._w.now - block.started_at)
 
     # --- closing
 
@@ -309,6 +329,7 @@ class Lifecycle:
         self._environments.ended(program)
         self._ledger.ended(program)
         self._orphans.ended(program)
+        self._relations.ended(program)
         program.previous = None
         if w.programs.get(program.id) is not program:
             self._ledger.holdings.forget(program.id, program.generation)

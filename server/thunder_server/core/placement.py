@@ -188,6 +188,7 @@ class Placement:
             w.counters.queued += 1
         else:
             w.counters.pauses += 1
+            program.pauses += 1
         pause = Pause(
             program_id=program.id,
             generation=program.generation,

@@ -18,6 +18,7 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from thunder_server.core.call import Call
+from thunder_server.core.durations import Durations
 from thunder_server.core.environment import Environment
 from thunder_server.core.events import Outcome
 from thunder_server.core.prefix import Prompt
@@ -115,6 +116,7 @@ class Acting:
     tool: str
     started_at: float
     expected_s: float | None
+    usual: Durations = field(default_factory=Durations)  # of this tool, shared by all who use it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,6 +160,9 @@ class Program:
 
     name: str | None = None
     parent_id: str | None = None
+    parent: Program | None = None  # as far as it is known
+    children: dict[Program, None] = field(default_factory=dict)  # that have not ended
+    straggles: bool = False  # nearly all others of its group have ended
     group: str | None = None
     priority: int = 0
     tags: tuple[str, ...] = ()
@@ -179,6 +184,7 @@ class Program:
     acting_since: float = 0.0  # when the last call ended
     queued_at: float | None = None
     placed_at: float = 0.0  # when it was last given a backend
+    pauses: int = 0  # how often it lost its backend to others
     seen_at: float = 0.0  # the last sign of life
 
     calls: dict[str, Call] = field(default_factory=dict)  # live ones, in order of arrival
@@ -196,6 +202,7 @@ class Program:
 
     acting: dict[str, Acting] = field(default_factory=dict)
     tool_finished_at: float | None = None  # the latest since the last call
+    gaps: Durations = field(default_factory=Durations)  # between calls of programs that say nothing; shared
     environment: Environment | None = None
     seqs: dict[str, int] = field(default_factory=dict)  # the highest seen, by emitter
     charged: set[str] = field(default_factory=set)  # backends that have an account of it
@@ -223,6 +230,11 @@ class Program:
     def expects_call(self) -> bool:
         """A tool has finished, none runs, and no call came since."""
         return self.tool_finished_at is not None and not self.acting
+
+    @property
+    def holds_up_others(self) -> bool:
+        """Its group has next to nobody else left, or its parent waits for it."""
+        return self.straggles or (self.parent is not None and self.parent.state is not State.ENDED)
 
     @property
     def footprint(self) -> int:

@@ -88,7 +88,7 @@ class Replicas:
         if not backend.healthy:
             return
         backend.healthy = False
-        backend.cache.cleared(exact=False)
+        backend.emptied(exact=False, at=self._w.now)
         backend.resize(backend.operator_capacity, None, self._w.now)
         self._clear(backend, reason)
 
@@ -119,8 +119,7 @@ class Replicas:
             case PrefixEvicted(keys=keys):
                 cache.evicted(keys)
             case PrefixCleared(exact=exact):
-                cache.cleared(exact=exact)
-                backend.cold_since = self._w.now
+                backend.emptied(exact=exact, at=self._w.now)
             case PrefixUnseen():
                 cache.lost_sight()
             case _:

@@ -51,6 +51,5 @@ class WeightSync:
         w.out.append(Resumed(held_s=w.now - w.held_since, reason=reason))
         w.held_since = None
         for backend in w.fleet.values():
-            backend.cache.cleared(exact=backend.cache.exact)
-            backend.cold_since = w.now
+            backend.emptied(exact=backend.cache.exact, at=w.now)
         self._placement.look_again()

@@ -9,6 +9,7 @@ from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.counters import Counters
 from thunder_server.core.deadlines import Deadlines
 from thunder_server.core.decisions import Decision
+from thunder_server.core.durations import Durations, Kinds
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.flow import Flow
 from thunder_server.core.global_queue import GlobalQueue
@@ -50,6 +51,8 @@ class World:
         self.queue = GlobalQueue()
         self.deadlines = Deadlines[tuple[Due, object]]()
         self.sizer = Sizer()
+        self.tools = Kinds()
+        self.gaps = Durations()
         self.counters = Counters()
         self.flow = Flow()
         self.programs: dict[str, Program] = {}  # the latest generation of each id

@@ -9,7 +9,9 @@ A step has two halves, because work takes time in between: ``start_step`` decide
 takes, ``finish_step`` says what came of it. Between the two, requests may be added and aborted.
 
 Decoding is most of an engine's life, and a step of it costs nothing per sequence here: a sequence that
-decodes is listed by the beat at which it will finish and by the one at which it next needs a block.
+decodes is listed by the beat at which it will finish and by the one at which it next needs a block. Where
+nobody needs to see every step, as in virtual time, a whole stretch of them can be taken at once: up to the
+next that ends a sequence, for until then they are all alike.
 """
 
 from __future__ import annotations
@@ -79,12 +81,39 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a step does: its duration in seconds at the engine's own speed, and its size."""
+    """What a step does: its duration in seconds at the engine's own speed, and its size.
+
+    A stretch of ``beats`` steps takes ``seconds`` in all; every one of them has ``decoding`` tokens more to
+    read than the one before, and so takes ``slower_s`` longer.
+    """
 
     seconds: float
     prefill_tokens: int
     decoding: int
-    resident_tokens: int
+    resident_tokens: int  # in the first one
+    beats: int = 1
+    slower_s: float = 0.0
+
+    @property
+    def middle_tokens(self) -> float:
+        """Resident tokens in the mean over the beats."""
+        return self.resident_tokens + self.decoding * (self.beats - 1) / 2
+
+    def until(self, beats: int) -> float:
+        """Seconds from the start to the end of the first so many beats."""
+        first_s = self.seconds / self.beats - self.slower_s * (self.beats - 1) / 2
+        return beats * first_s + self.slower_s * beats * (beats - 1) / 2
+
+    def beats_begun(self, seconds: float) -> int:
+        """How many beats have begun by then; at least one, at most all."""
+        low, high = 1, self.beats
+        while low < high:
+            middle = (low + high) // 2
+            if self.until(middle) > seconds:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +211,8 @@ class Engine:
             return
         request.state = RequestState.ABORTED
 
-    def start_step(self) -> Step | None:
-        """Decide the next step; ``None`` when there is nothing to do."""
+    def start_step(self, most: int = 1) -> Step | None:
+        """Decide the next step, or stretch of at most so many; ``None`` when there is nothing to do."""
         assert self._prefilling is None, "the step before is not finished"
         preempted = self._grow_decoding()
         budget = self.max_num_batched_tokens - self._decoding
@@ -212,22 +241,37 @@ class Engine:
         self._prefilling = chunks
         prefill = self.max_num_batched_tokens - self._decoding - budget
         resident = self._resident + self._decoding + sum(request.prefilled for request in chunks)
+        beats = 1 if most == 1 or chunks or self.waiting else min(most, self._alike())
+        seconds = self.time.step_seconds(prefill=prefill, decoding=self._decoding, resident=resident)
+        slower = self.time.per_resident_token * self._decoding
         return Step(
-            seconds=self.time.step_seconds(prefill=prefill, decoding=self._decoding, resident=resident),
+            seconds=beats * seconds + slower * beats * (beats - 1) / 2,
             prefill_tokens=prefill,
             decoding=self._decoding,
             resident_tokens=resident,
+            beats=beats,
+            slower_s=slower,
         )
 
-    def finish_step(self) -> StepResult:
-        """End the step in flight: everybody who was decoding, or is through with prefilling, has one token
-        more than before."""
+    def _alike(self) -> int:
+        """How many steps there are, of nothing but decoding, until one that ends a sequence or for which
+        blocks may be short."""
+        blocks = self.cache.free // self._decoding * self.block_size
+        return max(1, min(min(self._due) - self.beat, blocks))
+
+    def finish_step(self, beats: int = 1) -> StepResult:
+        """End the step in flight, or so many of the stretch: everybody who was decoding, or is through with
+        prefilling, has one token per beat more than before."""
         assert self._prefilling is not None, "no step was started"
         chunks, self._prefilling = self._prefilling, None
         counters = self.counters
+        for _ in range(beats - 1):
+            self.beat += 1
+            preempted = self._grow_decoding()
+            assert not preempted, "a stretch ends before blocks are short"
         self.beat += 1
-        self._resident += self._decoding
-        counters.generation_tokens += self._decoding
+        self._resident += self._decoding * beats
+        counters.generation_tokens += self._decoding * beats
         finished = list(self._due.get(self.beat, ()))
         first = []
         for request in chunks:

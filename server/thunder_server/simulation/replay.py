@@ -97,6 +97,7 @@ class Agent:
         gap_s = self._session.turns[self._turn].gap_s
         self._alone_s += gap_s + self._longest_child_s
         self._longest_child_s = 0.0
+        self._sim.foresee(self._session.id, self._session.turns[self._turn], gap_s)
         self._sim.timeline.at(self._now + gap_s, self._acted)
 
     def _acted(self) -> None:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from thunder_server.simulation.costs import Memory
-from thunder_server.simulation.engine import Engine, Request, RequestState
+from thunder_server.simulation.engine import Engine, Request, RequestState, Step
 from thunder_server.simulation.time_model import EnginePreset
 from thunder_server.simulation.timeline import Timeline
+
+LONGEST_STRETCH = 1 << 20
+"""Steps taken at once: as many as are alike."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -50,17 +53,22 @@ class Replica:
         self.queueing: Callable[[bool], None] = lambda _: None  # told when requests begin or end to wait here
         self._timeline = timeline
         self._jobs: dict[str, Job] = {}
-        self._stepping = False
+        self._step_in_flight: Step | None = None
+        self._started = 0.0  # when it was,
+        self._beats = 0  # and how many of its beats are to be finished
         self._queued = False
 
     def add(self, job: Job) -> None:
         self._jobs[job.request.id] = job
         self.engine.add(job.request)
-        if not self._stepping:
+        step = self._step_in_flight
+        if step is None:
             self._step()
+        else:  # the engine looks at it after the beat that has begun
+            self._end_after(step, step.beats_begun(self._timeline.now - self._started))
 
     def _step(self) -> None:
-        step = self.engine.start_step()
+        step = self._step_in_flight = self.engine.start_step(LONGEST_STRETCH)
         self._publish_news()
         if bool(self.engine.waiting) != self._queued:
             self._queued = not self._queued
@@ -70,11 +78,17 @@ class Replica:
         memory.prefill = memory.recompute = memory.decode = 0.0
         if step is None:
             return
-        memory.decode = float(step.resident_tokens)
+        memory.decode = step.middle_tokens
         if step.prefill_tokens:
             self._book_prefills()
-        self._stepping = True
-        self._timeline.at(self._timeline.now + step.seconds, self._finish)
+        self._started = self._timeline.now
+        self._beats = 0
+        self._end_after(step, step.beats)
+
+    def _end_after(self, step: Step, beats: int) -> None:
+        if beats != self._beats:
+            self._beats = beats
+            self._timeline.at(self._started + step.until(beats), lambda: self._finish(step, beats))
 
     def _book_prefills(self) -> None:
         """What prefilling requests hold, in the proportion in which their chunks are new."""
@@ -92,9 +106,11 @@ class Replica:
             memory.recompute += request.prefilled * again
             memory.prefill += request.prefilled * (1.0 - again)
 
-    def _finish(self) -> None:
-        self._stepping = False
-        result = self.engine.finish_step()
+    def _finish(self, step: Step, beats: int) -> None:
+        if step is not self._step_in_flight or beats != self._beats:
+            return  # it was cut short since
+        self._step_in_flight = None
+        result = self.engine.finish_step(beats)
         self._publish_news()
         self._tell(result.first, finished=False)
         self._tell(result.finished, finished=True)

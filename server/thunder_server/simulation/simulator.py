@@ -27,6 +27,7 @@ from thunder_server.core.events import (
 )
 from thunder_server.core.prefix import Chain
 from thunder_server.simulation.engine import Request
+from thunder_server.simulation.oracle import Oracle
 from thunder_server.simulation.prompts import Prompt, Prompts
 from thunder_server.simulation.replay import Agent, Signals
 from thunder_server.simulation.replica import Job, Replica
@@ -100,6 +101,7 @@ class Simulator:
         self.signals = signals
         self.machines = machines
         self._kv_events = kv_events
+        self._policy = policy
         self.outcome = Outcome(kv_tokens=machines.kv_tokens * machines.replicas)
         self._scheduler = Scheduler(
             policy=policy, config=replace(config or SchedulerConfig(), max_wait_s=PATIENCE_S)
@@ -268,6 +270,12 @@ class Simulator:
         size = self.machines.block_size
         count = (turn.prompt_tokens - 1) // size
         return Chain(keys=prompt.blocks[:count], ends=range(size, size * count + 1, size))
+
+    def foresee(self, program_id: str, turn: Turn, gap_s: float) -> None:
+        """A program's next call comes after this gap; only an oracle is told."""
+        if isinstance(self._policy, Oracle):
+            tokens = turn.prompt_tokens + turn.output_tokens
+            self._policy.foresee(program_id, back_at=self.timeline.now + gap_s, tokens=tokens)
 
     def began(self, program_id: str) -> None:
         """A program sends its first call."""

@@ -7,7 +7,7 @@ import pytest
 from tests.server.core.harness import Harness, dispatched, of_type
 from thunder_server.core.decisions import Marked, Pause, Restore
 from thunder_server.core.events import BackendReported, CallConnectFailed, Outcome
-from thunder_server.core.policies.phase import OVERTAKING, PATIENCE_S, SLICE
+from thunder_server.core.policies.phase import LENDING, OVERTAKING, PATIENCE_S, SLICE
 from thunder_server.core.turnover import UNMEASURED_S
 
 
@@ -18,11 +18,9 @@ def phase(capacity: int = 1000, *others: int) -> Harness:
     return h
 
 
-def measured(h: Harness, backend: str = "a", seconds_per_token: float = 0.01) -> None:
-    """As if calls had told how fast the engine is: 0.01 s a token make 10 s of 1000 tokens."""
-    h.scheduler.backends[backend].turnover.learn(
-        seconds=seconds_per_token * 1000, computed=1000, completion=0
-    )
+def measured(h: Harness, backend: str = "a", lent_after_s: float = 10.0) -> None:
+    """As if calls had told how fast an engine of 1000 tokens is."""
+    h.scheduler.backends[backend].turnover.learn(seconds=lent_after_s / LENDING, computed=1000, completion=0)
 
 
 def paused(decisions) -> list[str]:
@@ -53,12 +51,28 @@ def test_newcomers_go_where_most_room_is_and_others_where_they_were():
 
 def test_first_come_first_served_within_a_priority():
     h = phase()
-    h.turn("full", 1000)
+    full = h.call("full", 1000)
     for n, (program, priority) in enumerate([("x", 0), ("y", 0), ("z", 1)]):
         h.now = float(n)
         h.call(program, 400, priority=priority)
-    said = h.close("full", Outcome.SUCCESS)
+    assert h.running(full)
+    said = h.close("full", Outcome.DROPPED)
     assert [decision.program_id for decision in of_type(said, Restore)] == ["z", "x"]
+
+
+def test_a_lower_priority_gives_way_and_a_higher_one_does_not():
+    h = phase()
+    measured(h)
+    h.turn("low", 600)
+    assert h.running(h.call("high", 600, priority=1)) == "a"
+    assert h.status("low") == ["paused"]
+    assert "high has a higher priority" in h.view("low")["reason"]
+    h = phase()
+    measured(h)
+    h.call("high", 600, priority=1)
+    h.finish("c1", 600)
+    h.acting("high", expected_s=1e5)
+    assert h.running(h.call("low", 600)) is None
 
 
 def test_a_finished_tool_gets_its_program_a_place_before_the_call():
@@ -77,7 +91,7 @@ def test_a_finished_tool_gets_its_program_a_place_before_the_call():
 
 def test_smaller_ones_overtake_but_only_for_a_while():
     h = phase()
-    measured(h, seconds_per_token=1.0)  # nobody is away for long enough
+    measured(h, lent_after_s=1000.0)  # nobody is away for long enough
     h.turn("full", 700)
     h.call("large", 800)
     small = h.call("small", 100)
@@ -91,8 +105,8 @@ def test_smaller_ones_overtake_but_only_for_a_while():
 
 def test_nor_does_a_lower_priority_overtake_for_ever():
     h = phase()
-    measured(h, seconds_per_token=1.0)
-    h.turn("full", 700)
+    measured(h, lent_after_s=1000.0)
+    h.call("full", 700, priority=1)
     h.call("large", 800, priority=1)
     h.after(PATIENCE_S + 1)
     assert h.running(h.call("small", 100)) is None
@@ -114,28 +128,6 @@ def test_one_whom_a_backend_refused_does_not_hold_up_the_others():
     h.handle(CallConnectFailed(at=h.now, call_id=refused, backend_id="b"))
     h.after(PATIENCE_S + 1)
     assert h.running(h.call("small", 50)) == "a"
-
-
-def test_room_for_growth_is_kept_but_not_on_an_empty_backend():
-    h = phase()
-    measured(h, seconds_per_token=1.0)  # break-even 1000 s: all growth counts
-    h.turn("p", 300)
-    h.turn("p", 500)
-    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(300)
-    waits = h.call("q", 400)
-    assert h.running(waits) is None
-    assert dispatched(h.close("p", Outcome.SUCCESS)) == [waits]
-
-
-def test_growth_never_keeps_more_than_half():
-    h = phase()
-    measured(h, seconds_per_token=1.0)
-    h.turn("p", 50)
-    h.turn("p", 900)
-    h.turn("p", 100)
-    h.turn("p", 900)
-    h.turn("p", 100)
-    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(400)
 
 
 def test_a_backend_of_unknown_size_takes_everybody():
@@ -264,7 +256,104 @@ def test_waits_are_bounded_by_time_slices():
         assert h.now < slice_s + 30
         h.turn("q", 600)
         h.run_to(h.now + 10.0)
-    assert "time slice of 300 s is over" in h.view("q")["reason"]
+    assert f"time slice of {slice_s:.0f} s is over" in h.view("q")["reason"]
+
+
+def test_a_tool_that_nobody_set_a_time_for_takes_what_it_usually_takes():
+    h = phase()
+    measured(h)
+    for n in range(5):
+        h.acting("teacher", f"t{n}", tool="pytest")
+        h.run_to(h.now + 40.0)
+        h.acted("teacher", f"t{n}")
+    h.turn("p", 600)
+    h.acting("p", tool="pytest")
+    assert h.running(h.call("q", 600)) == "a"
+    assert "away for 40 s" in h.view("p")["reason"]
+
+
+def test_silence_longer_than_nearly_all_others_were_silent_means_gone():
+    h = phase(2000)
+    measured(h)
+    for _ in range(30):
+        h.after(2.0).turn("teacher", 300)
+    h.close("teacher", Outcome.SUCCESS)
+    h.turn("p", 1600)
+    h.run_to(h.now + 3.0)
+    assert h.running(h.call("q", 600)) == "a"
+    assert h.status("p") == ["paused"]
+
+
+def test_who_was_paused_before_has_a_longer_slice():
+    h = phase()
+    measured(h)
+    slice_s = SLICE * 10.0 / LENDING
+    h.turn("p", 600)
+    h.scheduler.program("p").pauses = 1
+    waits = h.call("q", 600)
+    while h.now < 2 * slice_s - 5:
+        h.acting("p", expected_s=2.0)
+        h.run_to(h.now + 2.0)
+        h.turn("p", 600)
+    assert h.running(waits) is None
+    while h.running(waits) is None:
+        assert h.now < 2 * slice_s + 10
+        h.acting("p", expected_s=2.0)
+        h.run_to(h.now + 2.0)
+        h.turn("p", 600)
+
+
+# --- patience with the cache
+
+
+def left_behind(idle_for_s: float) -> Harness:
+    """Of 1000 tokens 300 are p's, which was there first, and 400 were left by one that has ended."""
+    h = phase()
+    measured(h)
+    h.turn("p", 300)
+    h.acting("p", expected_s=idle_for_s)
+    h.after(0.1).turn("gone", 400)
+    h.close("gone", Outcome.SUCCESS)
+    return h
+
+
+def test_what_would_displace_who_is_soon_back_waits():
+    h = left_behind(2.0)
+    assert h.running(h.call("fits", 300)) == "a"
+    h.close("fits", Outcome.DROPPED)
+    call = h.call("q", 500)
+    assert h.running(call) is None
+    h.run_to(2.0)
+    h.turn("p", 300)
+    assert h.running(call) == "a"
+
+
+def test_but_not_for_one_that_stays_away_for_longer_than_its_context_is_worth():
+    h = left_behind(9.0)
+    assert h.running(h.call("q", 500)) == "a"
+    assert h.status("p") == ["active"]
+
+
+def test_nor_where_what_was_used_least_recently_has_to_leave_anyway():
+    h = left_behind(1e4)
+    h.acting("p", "t2", expected_s=1e4)
+    assert h.running(h.call("q", 1000)) == "a"
+    assert h.status("p") == ["paused"]
+
+
+def test_several_idle_programs_are_waited_for_as_far_as_they_are_displaced():
+    h = phase()
+    measured(h)
+    for n, program in enumerate("uvw"):
+        h.now = n / 10
+        h.turn(program, 100)
+        h.acting(program, expected_s=9.0 if program == "v" else 1.0)
+    h.turn("gone", 600)
+    h.close("gone", Outcome.SUCCESS)
+    # 250 of 350 would displace u, v and half of w; it takes v for as long as it is worth to wait.
+    assert h.running(h.call("q", 350)) is None
+    h.close("v", Outcome.DROPPED)
+    assert h.running(h.call("r", 50)) == "a"
 
 
 # --- overflow

@@ -90,11 +90,11 @@ class Lives(RuleBasedStateMachine):
                 room = paper.room(world.fleet, program, world.now)
                 return settings.decay == 1 and room >= max(1, program.need)
             case PhasePolicy() as phase:
-                # What is kept for growth fades between two looks; others than the first may have to wait.
+                # What is worth displacing changes with time; others than the first may have to wait.
                 now, fleet = world.now, world.fleet
-                growing = any(b.turnover.growth(b.limit, now) for b in fleet.values())
+                idle = any(p.phase is Phase.ACTING for b in fleet.values() for p in b.programs)
                 first = world.queue.position(program) == 1
-                return first and not growing and phase._fit(fleet, program, now) is not None
+                return first and not idle and phase._fit(fleet, program, now) is not None
             case _:
                 return bool(backends)
 

@@ -1,26 +1,31 @@
 """``phase``: driven by what clients tell of their programs; from those that tell nothing it infers.
 
-One view of memory for pausing and restoring: a placed program counts in full until it ends or is paused.
+One view of memory for pausing and restoring: a placed program counts in full until it ends or is paused,
+what several have in common counts once.
 
-**Admission.** First come, first served, to the replica where the program was before, else to the one with
-most room; a program whose tool has finished queues before its call arrives. Those behind one that does not
-fit may overtake it, a few at a time and only until its patience is over; then room is left to gather. Not
-all room is given away: as much as contexts have grown by in the last break-even time (`Turnover`) is kept
-for their growing on, since what comes in only to be pushed out again before that costs more than it brings.
+**Admission.** First come, first served; where to, of the replicas with room, is the router's choice. A
+program whose tool has finished queues before its call arrives. Who holds up others (the stragglers of a
+group, whoever a parent waits for) has a head start. Those behind one that does not fit may overtake it, a
+few at a time and only until its patience is over; then room is left to gather.
 
-**Reclaim.** An acting program keeps its place unless somebody waits for the room and it will be away for
-longer than the break-even time: that is known from the duration its client expects. Where none is given, a
-program that has been away for some time is taken to stay away as long again. The longest idle go first,
-since that is whose KV an engine drops first: pausing another one would free nothing.
+**Reclaim.** An acting program keeps its place unless somebody waits for the room and it will be away for so
+long that computing its context again costs less than holding it (`Turnover`): by the duration its client
+expects, else by what that tool has usually taken. Or its time slice is over, and somebody has waited for
+longer.
+
+**Patience with the cache.** An engine drops what was used least recently. So room that programs have left
+is not free while others have been idle for longer: who comes in would displace those (`Residue`). It waits
+for them to return, if that takes less than what it displaces is worth.
 
 **Overflow.** When contexts have outgrown a replica, acting programs leave, the longest idle first; then,
-only as far as needed, reasoning ones when their calls end, the lowest priority and the shortest first.
+only as far as needed, reasoning ones when their calls end, the lowest priority, the least often paused and
+the shortest first.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from math import inf
 from typing import ClassVar
@@ -28,21 +33,26 @@ from typing import ClassVar
 from thunder_server.core.backend import Backend
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
+from thunder_server.core.policies._idle import away_s, longest_idle
 from thunder_server.core.policies._memory import MemoryBound
 from thunder_server.core.policies._protocol import Evict, Intent, Place, Spare
 from thunder_server.core.program import Phase, Program, State
 
 INTERVAL_S = 1.0
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 """Who has waited this long is not overtaken any more."""
 OVERTAKING = 8
 """How many that do not fit are looked at before those behind them, of whatever priority, have to wait."""
-SLICE = 5.0
-"""Break-even times after which a program's place is up to one that has waited as long."""
+HEAD_START_S = 300.0
+"""Who holds up others goes before those that have waited for longer by no more than this."""
+LENDING = 0.6
+"""Break-even times for which a program must be away before its room is lent out. Below one, because
+recomputing delays only those who reason at that moment, and not those who act."""
+SLICE = 3.0
+"""Break-even times after which a program's place is up to one that has waited as long; so many more for each
+time that it was paused before."""
 LOOKS = 64
 """How many of a replica's longest idle programs are looked at for room."""
-LARGEST_RESERVE = 0.5
-"""Growth keeps at most this share of a replica free."""
 
 
 class PhasePolicy(MemoryBound):
@@ -59,10 +69,15 @@ class PhasePolicy(MemoryBound):
     def seat(self, program: Program) -> Seat | None:
         call = program.first_waiting()
         if call is not None:
-            return Seat((-program.priority, 0, call.request.model or ""), call.queued_at)
-        if program.expects_call and program.tool_finished_at is not None:
-            return Seat((-program.priority, 0, program.model or ""), program.tool_finished_at)
-        return None
+            model, since = call.request.model, call.queued_at
+        elif program.expects_call and program.tool_finished_at is not None:
+            model, since = program.model, program.tool_finished_at
+        else:
+            return None
+        return Seat((-program.priority, 0, model or ""), since - self._head_start_s(program))
+
+    def _head_start_s(self, program: Program) -> float:
+        return HEAD_START_S if program.holds_up_others else 0.0
 
     def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict]:
         stuck: Counter[str] = Counter()  # by model: who found no room, in this priority or a higher one
@@ -92,29 +107,29 @@ class PhasePolicy(MemoryBound):
         return 0.0 if call is None or call.tried else at - call.queued_at
 
     def _fit(self, fleet: Fleet, program: Program, at: float) -> Place | None:
-        router = fleet.router
-        need = max(1, program.need)
+        """Where there is room, and it is time to take it."""
         fitting = [
             backend
             for backend in fleet.open_to(program)
-            if self._has_room(backend, need - router.shared(program, backend), at)
+            if not backend.charges
+            or (
+                self._lacking(fleet, backend, program, at) <= 0
+                and self._worth_displacing(fleet, backend, program, (), at)
+            )
         ]
         if not fitting:
             return None
         most = max(fitting, key=lambda backend: (backend.limit - backend.used(at), -backend.load))
         usual = next((backend for backend in fitting if backend.id == program.last_backend_id), most)
-        best = router.route(program, fitting, usual, at)
+        best = fleet.router.route(program, fitting, usual, at)
         return Place(program, best.backend, best.reason)
 
-    def _has_room(self, backend: Backend, need: int, at: float) -> bool:
-        # With nobody there who could grow, all of it is for the asking.
-        return need <= (self._room(backend, at) if backend.charges else backend.limit)
+    def _lacking(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> float:
+        """Tokens that are missing on the backend for the program."""
+        return max(1, program.need - fleet.router.shared(program, backend)) - self._room(backend, at)
 
     def _room(self, backend: Backend, at: float) -> float:
-        if backend.limit == inf:
-            return inf
-        growth = min(backend.turnover.growth(backend.limit, at), LARGEST_RESERVE * backend.limit)
-        return backend.limit - growth - backend.used(at)
+        return backend.limit - backend.used(at)
 
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         return max((self._room(backend, at) for backend in fleet.open_to(program)), default=0.0)
@@ -125,29 +140,75 @@ class PhasePolicy(MemoryBound):
         """The backend on which the least would have to go, and who."""
         best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
         for backend in fleet.open_to(program):
-            lacking = max(1, program.need - fleet.router.shared(program, backend)) - self._room(backend, at)
-            break_even = backend.turnover.break_even_s(backend.limit)
-            slice_s = SLICE * break_even
-            due = self._waited(program, at) > slice_s
+            lacking = self._lacking(fleet, backend, program, at)
             tokens = 0.0
             victims: list[Evict] = []
             for idle in islice(longest_idle(backend), LOOKS):
                 if tokens >= lacking:
                     break
-                away = away_s(idle, at)
-                if away > break_even:
-                    reason = f"it will be away for {away:.0f} s, and {program.id} waits for the room"
-                elif due and at - idle.placed_at > slice_s:
-                    reason = (
-                        f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
-                    )
-                else:
-                    continue
-                tokens += backend.weight_of(idle, at) - fleet.router.shared(idle, backend)
-                victims.append(Evict(idle, reason))
-            if lacking <= tokens < best[0]:
+                reason = self._gives_way(backend, idle, program, at)
+                if reason is not None:
+                    tokens += backend.weight_of(idle, at) - fleet.router.shared(idle, backend)
+                    victims.append(Evict(idle, reason))
+            if (
+                victims
+                and lacking <= tokens < best[0]
+                and self._worth_displacing(fleet, backend, program, [evict.program for evict in victims], at)
+            ):
                 best = tokens, backend, victims
         return best[1], best[2]
+
+    def _gives_way(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
+        """Why an idle program has to make room for one that waits, if it has to."""
+        if idle.priority != program.priority:
+            return f"{program.id} has a higher priority" if idle.priority < program.priority else None
+        break_even = self._break_even_s(backend)
+        away = self._away_s(idle, at)
+        if away > LENDING * break_even:
+            return f"it will be away for {away:.0f} s, and {program.id} waits for the room"
+        slice_s = SLICE * break_even * (1 + idle.pauses)
+        if self._waited(program, at) > slice_s and at - idle.placed_at > slice_s:
+            return f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
+        return None
+
+    def _away_s(self, program: Program, at: float) -> float:
+        return away_s(program, at)
+
+    def _break_even_s(self, backend: Backend) -> float:
+        return backend.turnover.break_even_s(backend.limit)
+
+    # --- patience with the cache
+
+    def _worth_displacing(
+        self, fleet: Fleet, backend: Backend, program: Program, leaving: Collection[Program], at: float
+    ) -> bool:
+        """Whether the program should come in now although it displaces what idle programs are to find again.
+
+        What is displaced takes the engine, with all its memory, so many seconds to compute again; waiting
+        for those idle programs leaves the room unused for as long.
+        """
+        residue = backend.residue
+        idle = list(islice(longest_idle(backend), LOOKS))
+        residue.pass_by(backend.idle_since(idle[0]) if idle else inf)
+        staying = [one for one in idle if one not in leaving]
+        if not staying:
+            return True
+        oldest = backend.idle_since(staying[0])
+        # Who leaves, and was used before all that stay, is dropped first; the others are in the way.
+        free = backend.limit - backend.used(at) - residue.since(oldest)
+        free += sum(backend.weight_of(one, at) for one in leaving if backend.idle_since(one) < oldest)
+        need = max(1, program.need - fleet.router.shared(program, backend) - residue.of(program))
+        displaced = min(need, need - free)
+        if displaced <= 0:
+            return True
+        wait_s = 0.0
+        left = displaced
+        for one in staying:
+            wait_s = max(wait_s, self._away_s(one, at))
+            left -= backend.weight_of(one, at)
+            if left <= 0:
+                break
+        return wait_s * need > self._break_even_s(backend) * displaced
 
     # --- overflow
 
@@ -159,7 +220,9 @@ class PhasePolicy(MemoryBound):
     def _relieve(self, backend: Backend, at: float) -> Iterator[Intent]:
         over = backend.used(at) - backend.limit
         reasoning = [p for p in backend.programs if p.phase is Phase.REASONING]
-        reasoning.sort(key=lambda p: (p.state is not State.MARKED, p.priority, backend.charges[p].tokens))
+        reasoning.sort(
+            key=lambda p: (p.state is not State.MARKED, p.priority, p.pauses, backend.charges[p].tokens)
+        )
         reason = f"{backend.id} was over its capacity by {over:.0f} tokens"
         for program in [*longest_idle(backend), *reasoning]:
             marked = program.state is State.MARKED
@@ -169,29 +232,3 @@ class PhasePolicy(MemoryBound):
                     yield Evict(program, reason)
             elif marked:
                 yield Spare(program, f"{backend.id} can do without its leaving")
-
-
-def longest_idle(backend: Backend) -> Iterator[Program]:
-    """Acting programs on a backend, who has been acting longest first: a program is charged anew whenever it
-    begins to act, and charges keep their order. To be read before anybody is charged again."""
-    return (
-        program
-        for program, charge in backend.charges.items()
-        if charge.since is not None and program in backend.programs
-    )
-
-
-def away_s(program: Program, at: float) -> float:
-    """Seconds until an acting program's next call, as far as anyone can tell.
-
-    What has taken some time is taken to take as long again, whether that is a tool of unknown duration, the
-    lateness of one, or a call that is due. Of tools that run side by side, the last one counts.
-    """
-    if not program.acting:
-        finished_at = program.tool_finished_at
-        return at - (program.acting_since if finished_at is None else finished_at)
-    return max(
-        elapsed if block.expected_s is None else abs(block.expected_s - elapsed)
-        for block in program.acting.values()
-        for elapsed in (at - block.started_at,)
-    )
