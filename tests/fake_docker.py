@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+LABEL = {"thunder.program": "p1"}
 Answer = tuple[int, object]
 Fault = Callable[["Handler"], Answer | None]
 """What happens instead: an answer, or None if the handler has dealt with the connection itself."""
@@ -77,7 +78,7 @@ class FakeDocker:
         found = {"Id": key, "Name": name, "Names": [f"/{name}"], "Labels": labels, "Created": stamp(made)}
         match kind:
             case "containers":
-                found |= {"Config": {"Labels": labels}, "Image": "sha256:none", "State": "running"}
+                found |= {"Config": {"Labels": labels}, "Image": "sha256:none", "State": {"Running": True}}
             case "volumes":
                 found |= {"Driver": "local", "Mountpoint": "/nowhere/_data", "CreatedAt": stamp(int(made))}
             case "images":
@@ -109,8 +110,13 @@ class FakeDocker:
         kind, _, rest = path.lstrip("/").partition("/")
         if kind not in self.objects:
             return 404, {"message": "page not found"}
-        if rest == "json":
-            return 200, list(self._selected(kind, json.loads(query.get("filters", "{}"))))
+        if rest == "create":
+            return 201, {"Id": self.add(kind, query["name"], labels=LABEL)}
+        if rest.endswith("/start"):
+            return 204, None
+        if rest in ("", "json"):
+            found = list(self._selected(kind, json.loads(query.get("filters", "{}"))))
+            return 200, {"Volumes": found} if kind == "volumes" else found
         key = self._find(kind, unquote(rest.removesuffix("/json").removesuffix("/wait")))
         if key is None:
             return 404, {"message": f"No such {kind[:-1]}: {rest}"}
@@ -182,6 +188,7 @@ def answers(status: int, message: str) -> Fault:
 def hangs(handler: Handler) -> None:
     """No answer for as long as the engine is up."""
     handler.docker.released.wait(60)
+    handler.close_connection = True
 
 
 def dies(handler: Handler) -> None:

@@ -269,6 +269,7 @@ class KvRouter:
         """A call goes to a backend: predict, and take it that its prompt will be there."""
         prompt = call.prompt
         call.predicted = backend.cache.held(prompt)
+        call.last_use = backend.cache.belief.last_use(prompt.messages)
         self._lead(call, backend, at)
         backend.cache.used(prompt, backend.limit)
 
@@ -295,7 +296,7 @@ class KvRouter:
         prompt = call.prompt
         if cached is not None and len(prompt.messages):
             backend.forecast.add(call.predicted, cached)
-            backend.cache.reconcile(prompt, call.predicted, cached)
+            backend.cache.reconcile(call.predicted, cached, call.last_use)
         backend.cache.used(prompt, backend.limit, answer)
 
     # --- balance

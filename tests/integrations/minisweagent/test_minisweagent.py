@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import thunder_sdk as thunder
+
 from ..harness.containers import inspected
 from ..harness.dialogue import Fails, Hangs, Tool, calls
 from ..harness.engine import ours
@@ -50,13 +52,14 @@ def test_every_way_to_set_it_up(through_server, engine, server):
     assert story(server, "current") == (CALL * 3, ACT * 3, end)
     assert story(server, "given") == (CALL * 3, ACT * 4, end)
     for name in set(names):
+        runs = 2 if name == "composed" else 1
+        assert server.types(name, "program.opened", end) == ["program.opened", end] * runs, "and never again"
         assert {entry["tool"] for entry in server.story(name, "acting.started")} == {"bash"}
         assert all(entry["ok"] for entry in server.story(name, "acting.finished"))
         assert server.program(name)["outcome"] == "success"
     program = server.program("configured")
     assert program["group"] == "eval-1"
     assert program["priority"] == 5, "a header that the user sets goes before ours, however it is spelt"
-    assert server.types("composed", "program.opened", end) == ["program.opened", end] * 2
 
 
 @pytest.mark.proves("minisweagent", "end")
@@ -78,7 +81,10 @@ def test_it_ends_with_the_status_of_the_run(through_server, engine, server):
 @pytest.mark.proves("minisweagent", "threads")
 def test_the_stock_swebench_runner(through_server, engine, server):
     engine.plays(*SCRIPT)
-    run = through_server.run(AGENTS, "swebench", CONFIG=str(HERE / "swebench.yaml"))
+    around = thunder.program(program_id="thunder-run").serialize()  # as below `thunder run`
+    run = through_server.run(
+        AGENTS, "swebench", CONFIG=str(HERE / "swebench.yaml"), THUNDER_PROGRAM_CONTEXT=around
+    )
     assert run.result == {f"task__{number}": "done\n" for number in range(6)}
 
     said = Counter((seen.header("x-session-id"), asked(seen)) for seen in engine.requests)
@@ -86,7 +92,8 @@ def test_the_stock_swebench_runner(through_server, engine, server):
     assert len({program for program, _ in said}) == len({task for _, task in said}) == 6
     for program, _ in said:
         assert story(server, program) == (CALL * 3, ACT * 3, "program.terminated")
-        assert (server.program(program)["outcome"], server.program(program)["group"]) == ("success", "eval-1")
+        one = server.program(program)
+        assert (one["outcome"], one["group"], one["parent_id"]) == ("success", "eval-1", "thunder-run")
 
 
 @pytest.mark.proves("minisweagent", "threads")
