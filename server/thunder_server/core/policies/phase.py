@@ -4,10 +4,10 @@ One view of memory for pausing and restoring: a placed program counts in full un
 what several have in common counts once.
 
 **Admission.** First come, first served; where to, of the replicas with room, is the router's choice. A
-program whose tool has finished queues before its call arrives. Who holds up others (the stragglers of a group,
-whoever a parent waits for) has a head start. Those behind one that does not fit may overtake it, a few at a
-time and only until its patience is over; then room is left to gather. Some is kept for the growth of those who
-are there.
+program whose tool has finished queues before its call arrives. Who holds up others (the stragglers of a
+group, whoever a parent waits for) has a head start. Those behind one that does not fit may overtake it, a few
+at a time and only until its patience is over; then room is left to gather. Some is kept for the growth of
+those who are there.
 
 **Reclaim.** An acting program keeps its place unless somebody waits for the room and it will be away for so
 long that computing its context again costs less than holding it (`Turnover`): by the duration its client
