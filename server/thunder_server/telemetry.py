@@ -157,7 +157,7 @@ class Telemetry(Collector):
             ("kind", "state"),
             {(kind.value, state.value): standing[kind.value, state.value] for kind, state in kinds},
         )
-        leaked = sum(holding.state is ResourceState.FAILED for holding in scheduler.ledger.holdings)
+        leaked = sum(standing[kind.value, ResourceState.FAILED.value] for kind in ResourceKind)
         yield gauge("thunder_resources_leaked", "What could not be reclaimed, for now", (), {(): leaked})
         ends = (ResourceState.RECLAIMED, ResourceState.SPARED, ResourceState.FAILED)
         yield counters(

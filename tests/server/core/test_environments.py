@@ -506,7 +506,7 @@ def test_a_recovered_program_keeps_its_environment(h):
     assert h.state("p") == ["ready"]
     said = h.run_to(1.0)
     assert [prepare.program_id for prepare in of_type(said, PrepareEnvironment)] == ["q"]
-    assert [reclaim.ref for reclaim in of_type(h.run_to(6.0), Reclaim)] == [name]
+    assert [reclaim.ref for reclaim in of_type(h.run_to(7.0), Reclaim)] == [name]
 
 
 def test_another_programs_resource_of_that_kind(h):
