@@ -7,7 +7,7 @@ import pytest
 from tests.server.core.harness import Harness, dispatched, of_type
 from thunder_server.core.decisions import Marked, Pause, Restore
 from thunder_server.core.events import BackendReported, CallConnectFailed, Outcome
-from thunder_server.core.policies.phase import LENDING, OVERTAKING, PATIENCE_S, SLICE
+from thunder_server.core.policies.phase import GROWTH, LENDING, OVERTAKING, PATIENCE_S, SLICE
 from thunder_server.core.turnover import UNMEASURED_S
 
 
@@ -130,6 +130,27 @@ def test_one_whom_a_backend_refused_does_not_hold_up_the_others():
     assert h.running(h.call("small", 50)) == "a"
 
 
+def test_room_for_growth_is_kept_but_not_on_an_empty_backend():
+    h = phase()
+    measured(h, lent_after_s=1000.0)
+    h.turn("p", 300)
+    h.turn("p", 500)
+    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(500 - GROWTH * 200)
+    waits = h.call("q", 470)
+    assert h.running(waits) is None
+    assert dispatched(h.close("p", Outcome.SUCCESS)) == [waits]
+
+
+def test_growth_never_keeps_more_than_half():
+    h = phase()
+    measured(h, lent_after_s=1000.0)
+    for _ in range(4):
+        h.turn("p", 50)
+        h.turn("p", 900)
+    h.turn("p", 100)
+    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(400)
+
+
 def test_a_backend_of_unknown_size_takes_everybody():
     h = phase()
     h.handle(BackendReported(at=0.0, backend_id="a", healthy=True, capacity_tokens=None))
@@ -249,6 +270,7 @@ def test_waits_are_bounded_by_time_slices():
     waits = h.call("p", 600)
     slice_s = SLICE * UNMEASURED_S
     while h.now < slice_s - 20:
+        h.acting("q", expected_s=10.0)
         h.run_to(h.now + 10.0)
         h.turn("q", 600)
     assert h.running(waits) is None
