@@ -173,7 +173,13 @@ class RunHook(Hook):
 
     def on_instance_completed(self, *, result: Any) -> None:
         """The instance of this thread is done."""
-        self._here.instance.completed("success" if result.info.get("exit_status") == _SUBMITTED else "error")
+        instance = self._here_now()
+        if instance is not None:
+            instance.completed("success" if result.info.get("exit_status") == _SUBMITTED else "error")
+
+    def _here_now(self) -> Instance | None:
+        """None in a thread that the hook has not seen an instance begin in."""
+        return getattr(self._here, "instance", None)
 
     def _instance(self, problem_statement: Any) -> Instance:
         name = str(problem_statement.id)
@@ -183,7 +189,7 @@ class RunHook(Hook):
 
     def _entered(self, problem_statement: Any) -> Iterator[Instance]:
         """The instance that begins in this thread; none if the hook was added twice, and it has begun."""
-        before: Instance | None = getattr(self._here, "instance", None)
+        before = self._here_now()
         instance = self._instance(problem_statement)
         if before is not instance:
             if before is not None:  # it cannot go on: its thread has another one now
