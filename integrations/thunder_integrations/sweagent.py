@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Final, Self
@@ -160,16 +160,16 @@ class RunHook(Hook):
     def on_start(self) -> None:
         """The run begins; a single instance before its container does."""
         if self._single is not None:
-            instance = self._enter(self._single.problem_statement)
-            instance.watch(self._single.env)
-            self._single.agent.add_hook(AgentHook(instance.tools))
+            for instance in self._entered(self._single.problem_statement):
+                instance.watch(self._single.env)
+                self._single.agent.add_hook(AgentHook(instance.tools))
 
     def on_instance_start(self, *, index: int, env: Any, problem_statement: Any) -> None:
         """An instance of a batch begins, in this thread, its environment running already."""
         if self._single is None:
-            instance = self._enter(problem_statement)
-            instance.watch(env)
-            env.deployment = ActingDeployment(env.deployment, instance.tools)
+            for instance in self._entered(problem_statement):
+                instance.watch(env)
+                env.deployment = ActingDeployment(env.deployment, instance.tools)
 
     def on_instance_completed(self, *, result: Any) -> None:
         """The instance of this thread is done."""
@@ -177,17 +177,20 @@ class RunHook(Hook):
 
     def _instance(self, problem_statement: Any) -> Instance:
         name = str(problem_statement.id)
-        if name not in self._instances:
+        if name not in self._instances or self._instances[name].over:
             self._instances[name] = Instance(thunder.program(name[:200], **self._options))
         return self._instances[name]
 
-    def _enter(self, problem_statement: Any) -> Instance:
+    def _entered(self, problem_statement: Any) -> Iterator[Instance]:
+        """The instance that begins in this thread; none if the hook was added twice, and it has begun."""
         before: Instance | None = getattr(self._here, "instance", None)
-        if before is not None:  # it cannot go on: its thread has another one now
-            before.leave("error")
-        instance = self._here.instance = self._instance(problem_statement)
-        instance.enter()
-        return instance
+        instance = self._instance(problem_statement)
+        if before is not instance:
+            if before is not None:  # it cannot go on: its thread has another one now
+                before.leave("error")
+            self._here.instance = instance
+            instance.enter()
+            yield instance
 
     def __enter__(self) -> Self:
         return self
@@ -205,6 +208,7 @@ class Instance:
     def __init__(self, program: thunder.Program) -> None:
         self.program = program
         self.tools = ToolCalls(program=program)
+        self.over = False
         self._activation: AbstractContextManager[object] | None = None
         self._outcome: str | None = None
         self._environment: EnvHook | None = None
@@ -234,6 +238,7 @@ class Instance:
 
     def leave(self, outcome: str) -> None:
         """Ends the program, in the thread that it began in or any other."""
+        self.over = True
         activation, self._activation = self._activation, None
         if activation is not None:
             activation.__exit__(None, None, None)
@@ -337,8 +342,9 @@ def _config(theirs: Any, config: Any, words: list[str]) -> Any:
 def _label(deployment: Any, program: thunder.Program) -> None:
     """Has the container that `deployment` describes carry the label of `program`, which opens after it."""
     arguments = getattr(deployment, "docker_args", None)
-    if arguments is not None and program.headers():  # not while disabled
-        deployment.docker_args = [*arguments, f"--label=thunder.program={program.id}"]
+    label = f"--label=thunder.program={program.id}"
+    if arguments is not None and label not in arguments and program.headers():  # not while disabled
+        deployment.docker_args = [*arguments, label]
 
 
 def _tool(command: str) -> str:

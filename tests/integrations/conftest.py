@@ -12,15 +12,14 @@ A test names its lane and what it shows::
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from ..docker_engine import IMAGE
 from ..server.cli.harness import Background
-from .harness import containers
 from .harness.engine import MODEL, Engine
 from .harness.lanes import Lane
 from .harness.proofs import Ledger, proofs_of
@@ -120,14 +119,9 @@ def lane(request: pytest.FixtureRequest, tmp_path: Path) -> Lane:
 
 
 @pytest.fixture(scope="session")
-def image() -> str:
+def image(_docker: object) -> str:
     """An image with a shell, for tests that are marked ``docker``."""
-    reason = containers.missing()
-    if reason:
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return containers.image()
+    return IMAGE
 
 
 @pytest.fixture

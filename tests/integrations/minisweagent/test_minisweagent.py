@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import thunder_sdk as thunder
+
 from ..harness.containers import inspected
 from ..harness.dialogue import Fails, Hangs, Tool, calls
 from ..harness.engine import ours
@@ -78,7 +80,10 @@ def test_it_ends_with_the_status_of_the_run(through_server, engine, server):
 @pytest.mark.proves("minisweagent", "threads")
 def test_the_stock_swebench_runner(through_server, engine, server):
     engine.plays(*SCRIPT)
-    run = through_server.run(AGENTS, "swebench", CONFIG=str(HERE / "swebench.yaml"))
+    around = thunder.program(program_id="thunder-run").serialize()  # as below `thunder run`
+    run = through_server.run(
+        AGENTS, "swebench", CONFIG=str(HERE / "swebench.yaml"), THUNDER_PROGRAM_CONTEXT=around
+    )
     assert run.result == {f"task__{number}": "done\n" for number in range(6)}
 
     said = Counter((seen.header("x-session-id"), asked(seen)) for seen in engine.requests)
@@ -86,7 +91,8 @@ def test_the_stock_swebench_runner(through_server, engine, server):
     assert len({program for program, _ in said}) == len({task for _, task in said}) == 6
     for program, _ in said:
         assert story(server, program) == (CALL * 3, ACT * 3, "program.terminated")
-        assert (server.program(program)["outcome"], server.program(program)["group"]) == ("success", "eval-1")
+        one = server.program(program)
+        assert (one["outcome"], one["group"], one["parent_id"]) == ("success", "eval-1", "thunder-run")
 
 
 @pytest.mark.proves("minisweagent", "threads")

@@ -139,6 +139,7 @@ def test_threads_never_tag_with_a_wrong_program(through_server, engine, server):
     assert said == {**dict.fromkeys(ids.items(), 3), ("nobody's", None): 3}
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.proves("openhands", "identity", "children")
 def test_on_an_agent_server(through_server, agent_server, engine, server):
     engine.plays_by(lambda seen: DELEGATION if asked(seen) == "delegate" else SCRIPT)
@@ -158,6 +159,7 @@ def test_on_an_agent_server(through_server, agent_server, engine, server):
 
 
 @pytest.mark.docker
+@pytest.mark.timeout(300)
 @pytest.mark.proves("openhands", "resources")
 def test_a_workspaces_container_is_declared(through_server, agent_server, server, engine, image):
     environ = {"AGENT_SERVER": agent_server, "IMAGE": image, "PATH": f"{BIN}:{os.environ['PATH']}"}

@@ -54,7 +54,7 @@ def test_the_contract_is_that_of_swe_rex_and_of_swe_agent_where_it_is_installed(
 def test_single_runs(through_server, engine, server):
     told = through_server.run(STAND_IN, "singles").result
     assert told == {"broken": "the command broke off", "current": True}
-    calls = {"solved": 2, "limited": 2, "again": 2, "broken": 1}
+    calls = {"solved": 2, "limited": 4, "again": 2, "broken": 1}
     said = Counter(
         (seen.json["messages"][0]["content"], seen.header("x-session-id")) for seen in engine.requests
     )
@@ -66,9 +66,11 @@ def test_single_runs(through_server, engine, server):
         assert server.types(name, *CALL) == CALL * number
         assert server.types(name, *ACT) == ACT * number
         tools = [entry["tool"] for entry in server.story(name, ACT[0])]
-        assert tools == ["str_replace_editor", "submit"][:number]
+        assert tools == (["str_replace_editor", "submit"] * 2)[:number]
         assert server.program(name)["group"] == "eval-1"
         assert server.types(name, *HELD, "program.terminated")[-1] == "program.terminated"
+    ends = server.types("limited", "program.opened", "program.terminated")
+    assert ends == ["program.opened", "program.terminated"] * 2, "the same problem a second time"
     held = [(entry["type"], entry["kind"], entry["ref"]) for entry in server.story("again", *HELD)]
     assert held == [
         (HELD[0], "container", "again-1"),
