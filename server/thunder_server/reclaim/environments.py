@@ -54,7 +54,11 @@ class Preparation:
                     engine.api.start(container)
                 for number, command in enumerate(self._list("setup"), 1):
                     self._check()
-                    self._set_up(patient, container, number, command)
+                    try:
+                        self._set_up(patient, container, number, command)
+                    except Failed:
+                        self._require_running(engine, container)  # else that is the reason
+                        raise
                 self._require_running(engine, container)
                 self._check()
             except Ending as ending:
