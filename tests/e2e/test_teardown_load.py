@@ -74,6 +74,8 @@ async def test_calls_stream_on_while_a_hundred_containers_go(engine: Engine) -> 
             async with asyncio.TaskGroup() as clients:
                 for index in range(CLIENTS):
                     clients.create_task(listener.listen(http, f"caller-{index}"))
+                while len(listener.at) < CLIENTS * CHUNKS:
+                    await asyncio.sleep(0.01)
                 await declare(http, server.url, program, engine.of_program(program))
                 began = time.monotonic()
                 async with http.delete(f"{server.url}/thunder/v1/programs/{program}") as answer:
