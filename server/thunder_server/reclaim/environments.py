@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 from thunder_sdk import wire
@@ -12,6 +12,8 @@ from thunder_sdk.reclaim import objects
 from thunder_sdk.reclaim.endings import Absent, Ending, Failed
 from thunder_sdk.reclaim.engine import Engine
 from thunder_sdk.wire import ResourceKind
+
+Lend = Callable[[float], AbstractContextManager[Engine]]
 
 GENERATION_LABEL: Final = "thunder.generation"
 _TAIL: Final = 2_000  # characters of a command's output that an error quotes
@@ -29,11 +31,11 @@ LIMITS: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
 class Preparation:
     """One environment in the making. `run` blocks in a thread; `stop` ends it from any other."""
 
-    def __init__(self, task: wire.Task, address: str, patience: float) -> None:
+    def __init__(self, task: wire.Task, lend: Lend, patience: float) -> None:
         self._task = task
         self._spec = task["environment"]
         self._name = task["name"]
-        self._address = address
+        self._lend = lend
         self._patience = patience
         self._stopped: str | None = None
 
@@ -42,8 +44,8 @@ class Preparation:
         started = time.monotonic()
         # Commands may be silent, and pulls slow, for as long as the whole may take; all else answers soon.
         with (
-            Engine(self._address, self._patience) as engine,
-            Engine(self._address, self._task["timeout_s"]) as patient,
+            self._lend(self._patience) as engine,
+            self._lend(self._task["timeout_s"]) as patient,
         ):
             self._check()
             self._replace(engine)
@@ -54,7 +56,11 @@ class Preparation:
                     engine.api.start(container)
                 for number, command in enumerate(self._list("setup"), 1):
                     self._check()
-                    self._set_up(patient, container, number, command)
+                    try:
+                        self._set_up(patient, container, number, command)
+                    except Failed:
+                        self._require_running(engine, container)  # else that is the reason
+                        raise
                 self._require_running(engine, container)
                 self._check()
             except Ending as ending:
@@ -74,7 +80,7 @@ class Preparation:
     def stop(self, why: str) -> None:
         """Has `run` raise `Failed` soon: removing the container ends whatever runs in it. Blocks."""
         self._stopped = why
-        with suppress(Ending), Engine(self._address, self._patience) as engine:
+        with suppress(Ending), self._lend(self._patience) as engine:
             self._discard(engine)
 
     # --- steps -------------------------------------------------------------------------------------------

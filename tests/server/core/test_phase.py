@@ -325,6 +325,40 @@ def test_who_was_paused_before_has_a_longer_slice():
         h.turn("p", 600)
 
 
+def test_programs_whose_calls_are_overdue_do_not_take_turns():
+    """Their tools have finished and no call comes: each would be worth pausing for the other."""
+    h = phase()
+    measured(h)
+    for program in ("p", "q"):
+        h.turn(program, 600)
+        h.acting(program, expected_s=1e4)
+    assert h.status("p", "q") == ["paused", "active"]
+    h.acted("p")
+    h.acted("q")
+    h.run_to(200.0)
+    assert len(of_type(h.decisions, Pause)) == 1
+    assert h.running(h.call("p", 600)) == "a"
+    assert h.status("p", "q") == ["active", "paused"]
+    h.run_to(400.0)
+    assert len(of_type(h.decisions, Pause)) == 2
+
+
+def test_many_that_are_overdue_do_not_either():
+    h = phase(1000, 1000)
+    measured(h, "a")
+    measured(h, "b")
+    names = [f"p{n}" for n in range(20)]
+    for name in names:
+        h.turn(name, 300)
+        h.acting(name, expected_s=1e4)
+    for name in names:
+        h.acted(name)
+    h.run_to(300.0)
+    before = len(of_type(h.decisions, Pause))
+    h.run_to(600.0)
+    assert len(of_type(h.decisions, Pause)) == before
+
+
 # --- patience with the cache
 
 
