@@ -79,8 +79,8 @@ class Crew:
         self.records.append(Opened(program=program_id, name=session.id, parent=None, at=time.time()))
         # As in the simulator: what clients expect of a tool is roughly what it will take.
         guesses = random.Random(session.id)
-        # Programs are to share so many tokens and no more: the system prompt with its salt, a token a character
-        # for most tokenizers, and the frames of two messages. What differs comes first in the second one.
+        # Programs are to share so many tokens and no more: the system prompt with its salt (a token a
+        # character for most tokenizers) and the frames of two messages. What differs leads the second one.
         chat = Conversation(self._filler, self.sizes, f"{session.id} {self.salt}")
         frames = len(self.salt) + 2 * self.sizes.per_message
         words = self.sizes.words(max(8.0, session.system_tokens - frames))
