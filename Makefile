@@ -50,7 +50,7 @@ lanes: $(foreach lane,a proxy crewai,$(LANES)/$(lane)/.ready) $(if $(PYTHON312),
 
 $(LANES)/b/.ready: INTERPRETER = $(PYTHON312)
 $(LANES)/%/.ready: INTERPRETER = $(BIN)/python
-$(LANES)/%/.ready: requirements/lane-%.txt pyproject.toml | $(VENV)/.dev
+$(LANES)/%/.ready: requirements/lane-%.txt | $(VENV)/.dev
 	$(UV) venv --quiet --clear --python $(INTERPRETER) $(LANES)/$*
 	$(UV) pip sync --quiet --python $(LANES)/$*/bin/python --require-hashes requirements/lane-$*.txt
 	$(UV) pip install --quiet --python $(LANES)/$*/bin/python --no-deps --no-build-isolation --editable .

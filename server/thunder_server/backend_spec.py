@@ -67,6 +67,19 @@ def _header_safe(key: SecretStr) -> SecretStr:
     return key
 
 
+def _endpoint(said: object) -> object:
+    """A port, or ``tcp://host:port`` or ``ipc://path``; ``tcp://*:port`` waits for the engine to connect."""
+    if isinstance(said, int) and not isinstance(said, bool):
+        said = str(said)
+    if isinstance(said, str) and (
+        (said.isascii() and said.isdigit() and 0 < int(said) < 65536)
+        or re.fullmatch(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\s:/]+):\d{1,5}|ipc://\S+", said)
+    ):
+        return said
+    raise ValueError("should be a port, or a ZMQ endpoint like tcp://gpu-1:5557")
+
+
+Endpoint = Annotated[str, BeforeValidator(_endpoint)]
 Key = Annotated[SecretStr, AfterValidator(_header_safe)]
 Engine = Annotated[EngineName, BeforeValidator(_known_engine)]
 Count = Annotated[int, BeforeValidator(no_bool), Field(gt=0, le=10**12)]
@@ -87,6 +100,18 @@ class BackendSpec(BaseModel):
     api_key: Key | None = None
     weight: Annotated[float, BeforeValidator(no_bool), Field(gt=0, le=1e6)] = 1.0
     capacity_tokens: Count | None = None
+    kv_events: Endpoint | None = None
+    """Where a vLLM publishes what its prefix cache does: a ZMQ endpoint, or a port of the engine's host."""
+    kv_events_replay: Endpoint | None = None
+    """And where it tells again what was missed."""
+
+    def endpoint(self, said: str) -> str:
+        """The ZMQ endpoint that ``kv_events`` or ``kv_events_replay`` means.
+
+        >>> BackendSpec(url="http://10.0.0.7:8000").endpoint("5557")
+        'tcp://10.0.0.7:5557'
+        """
+        return f"tcp://{self.id.rpartition(':')[0]}:{said}" if said.isdigit() else said
 
     @property
     def id(self) -> str:

@@ -18,7 +18,8 @@ from thunder_server import refusals
 from thunder_server.apis import SCHEDULED, Api
 from thunder_server.auth import Keys
 from thunder_server.calls import Cut
-from thunder_server.core.events import CallArrived
+from thunder_server.core.events import CallArrived, CallTokenized
+from thunder_server.core.prefix import Chain
 from thunder_server.errors import ApiError, method_not_allowed, not_found, too_large
 from thunder_server.exchange import Exchange
 from thunder_server.identity import read_identity
@@ -94,16 +95,22 @@ class Proxy:
         identity = read_identity(path_id, request.headers, body.fields)
         if body.model is not None:
             await self._models.require(body.model)
+        call_id = uuid.uuid4().hex
+        chain = prompt_chain(path, body.fields)
+        blocks = await self._runtime.prompt_blocks.find(
+            path, body.fields, chain, lambda blocks: self._tokenized(call_id, blocks)
+        )
         call = self._runtime.arrive(
             CallArrived(
                 at=self._runtime.now(),
-                call_id=uuid.uuid4().hex,
+                call_id=call_id,
                 program_id=identity.program_id,
                 anonymous_id="" if identity.program_id else f"anon_{uuid.uuid4().hex}",
                 path=path,
                 model=body.model,
                 prompt_chars=prompt_chars(body.fields),
-                messages=prompt_chain(path, body.fields),
+                messages=chain,
+                blocks=blocks,
                 max_output_tokens=body.max_output_tokens,
                 digest=_digest(path, raw),
                 is_retry=identity.is_retry,
@@ -126,6 +133,9 @@ class Proxy:
             engine_priority=self._engine_priority,
         )
         return await exchange.serve()
+
+    def _tokenized(self, call_id: str, blocks: Chain) -> None:
+        self._runtime.post(CallTokenized(at=self._runtime.now(), call_id=call_id, blocks=blocks))
 
     async def _pass(self, request: web.Request, path_id: str | None) -> web.StreamResponse:
         raw = await self._read(request)

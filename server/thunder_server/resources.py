@@ -27,6 +27,8 @@ from thunder_server.jsonbody import MAX_BODY, read_object
 from thunder_server.runtime import Runtime
 
 LONGEST_WAIT_S: Final = 60.0
+AT_ONCE: Final = 500
+"""How many lines are made before others get their turn on the loop."""
 LOOK_S: Final = 30.0
 """How long a host may take to be looked at, or a resource to be measured."""
 SETTLED: Final = frozenset({"ready", "failed", "gone", None})
@@ -79,7 +81,11 @@ class Resources:
             for holding in self._scheduler.ledger.holdings
             if program_id in (None, "", holding.owner.program_id) and state in (None, "", holding.state.value)
         ]
-        shown = [self._view(holding) for holding in holdings]
+        shown = []
+        for index, holding in enumerate(holdings):
+            if index % AT_ONCE == AT_ONCE - 1:
+                await asyncio.sleep(0)
+            shown.append(self._view(holding))
         if request.query.get("disk") in ("1", "true"):
             sizes = await asyncio.gather(*(self._bytes(holding) for holding in holdings))
             for one, size in zip(shown, sizes, strict=True):
@@ -88,7 +94,13 @@ class Resources:
         return web.json_response({"resources": shown, "hosts": hosts})
 
     def _view(self, holding: Holding) -> dict[str, Any]:
-        return holding_view(holding) | {"since": self._runtime.unix(holding.since)}
+        return self._line(holding) | {"since": self._runtime.unix(holding.since)}
+
+    def _line(self, holding: Holding) -> dict[str, Any]:
+        owner = holding.owner
+        program = self._scheduler.program(owner.program_id)
+        current = program is not None and program.generation == owner.generation
+        return holding_view(holding, program if current else None)
 
     async def _bytes(self, holding: Holding) -> int | None:
         """What it takes on disk, if somebody can tell: only looked at when somebody asks."""
@@ -113,7 +125,7 @@ class Resources:
         body = payloads.read(GcBody, await read_object(request, self._max_body))
         now = self._runtime.now()
         items: list[dict[str, Any]] = [
-            self._item(holding.thing.key.host, holding_view(holding), f"failed: {holding.reason}")
+            self._item(holding.thing.key.host, self._line(holding), f"failed: {holding.reason}")
             for holding in self._scheduler.ledger.holdings
             if holding.state is ResourceState.FAILED
         ]

@@ -9,16 +9,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
 from thunder_server.backend_spec import BackendSpec
+from thunder_server.backends.kv_events import KvEvents
 from thunder_server.backends.poller import Poller
 from thunder_server.calls import Call, Cut
-from thunder_server.core.decisions import Cancel, Decision, Dispatch, Errand, Refuse, TokenizersDiffer
+from thunder_server.core.decisions import (
+    Cancel,
+    Decision,
+    Dispatch,
+    Errand,
+    Preferred,
+    Refuse,
+    TokenizersDiffer,
+)
 from thunder_server.core.events import (
     BackendAdded,
     BackendDrained,
@@ -32,6 +41,7 @@ from thunder_server.core.events import (
 )
 from thunder_server.core.scheduler import Scheduler
 from thunder_server.errands import Errands
+from thunder_server.prompt_blocks import PromptBlocks
 from thunder_server.upstream import make_session
 
 log = logging.getLogger(__name__)
@@ -48,16 +58,23 @@ class Runtime:
     """A scheduler at work: the live calls, the backends and their pollers, the clock.
 
     ``scheduler`` is the core; read its state freely, change it only through `post` and the methods here.
-    ``poll_s`` is the seconds between two looks at a backend. Use it as an async context manager, or `start`
+    ``poll_s`` is the seconds between two looks at a backend, ``tokenize_wait_s`` how long a call may wait for
+    the tokens of its prompt, if backends tell what they cache. Use it as an async context manager, or `start`
     and `stop` it; both belong to one event loop.
     """
 
-    def __init__(self, scheduler: Scheduler, *, poll_s: float = 1.0) -> None:
+    def __init__(self, scheduler: Scheduler, *, poll_s: float = 1.0, tokenize_wait_s: float = 0.03) -> None:
         self.scheduler: Final = scheduler
         self.calls: Final[dict[str, Call]] = {}
         """Waiting and running calls by call id."""
         self.backends: Final[dict[str, Poller]] = {}
         """What this server knows of each backend by backend id: ``.spec`` and the latest ``.reading``."""
+        self.kv_events: Final[dict[str, KvEvents]] = {}
+        """Those that tell what their prefix caches hold, by backend id."""
+        self.prompt_blocks: Final = PromptBlocks(
+            lambda: self.http, self.backends, self.kv_events, self.now, wait_s=tokenize_wait_s
+        )
+        """Tokenizes prompts for them."""
         self.errands: Final = Errands(self.post, self.now, self.unix)
         """Work on resources that is under way, here and at reapers."""
         self.http: aiohttp.ClientSession
@@ -121,7 +138,10 @@ class Runtime:
         for timer in self._drains.values():
             timer.cancel()
         await self.errands.stop()
-        await asyncio.gather(*(poller.stop() for poller in self.backends.values()), *self._retired)
+        await self.prompt_blocks.stop()
+        watching = [poller.stop() for poller in self.backends.values()]
+        watching += [events.stop() for events in self.kv_events.values()]
+        await asyncio.gather(*watching, *self._retired)
         await self.http.close()
 
     # --- events ----------------------------------------------------------------------------------------
@@ -159,6 +179,15 @@ class Runtime:
             case Cancel():
                 if (call := self.calls.get(decision.call_id)) is not None:
                     call.interrupt(decision)
+            case Preferred() if decision.preferred_id != decision.backend_id:
+                log.info(
+                    "shadow: program %s went to %s (%d tokens cached there); the router prefers %s (%d)",
+                    decision.program_id,
+                    decision.backend_id,
+                    decision.cached_tokens,
+                    decision.preferred_id,
+                    decision.preferred_tokens,
+                )
             case TokenizersDiffer(backend_ids=(one, other), path=path):
                 log.warning(
                     "backends %s and %s count different tokens in the same prompt (%s): their tokenizers or "
@@ -229,6 +258,8 @@ class Runtime:
                 at=self.now(), backend_id=spec.id, capacity_tokens=spec.capacity_tokens, weight=spec.weight
             )
         )
+        if spec.kv_events is not None:
+            self.kv_events[spec.id] = KvEvents(spec, self.post, self.now)
         if hasattr(self, "http"):
             poller.start(self.http)
         return poller
@@ -250,14 +281,23 @@ class Runtime:
         poller = self.backends.pop(backend_id)
         if (timer := self._drains.pop(backend_id, None)) is not None:
             timer.cancel()
-        task = asyncio.get_running_loop().create_task(poller.stop())
-        self._retired.add(task)
-        task.add_done_callback(self._retired.discard)
+        self._retire(poller.stop())
+        if (events := self.kv_events.pop(backend_id, None)) is not None:
+            self._retire(events.stop())
         self.post(BackendRemoved(at=self.now(), backend_id=backend_id))
         self.cut_calls(backend_id, Cut.BACKEND_REMOVED)
 
+    def _retire(self, stopping: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(stopping)
+        self._retired.add(task)
+        task.add_done_callback(self._retired.discard)
+
     def _reported(self, report: BackendReported) -> None:
+        known = self.scheduler.backends.get(report.backend_id)
+        returned = report.healthy and known is not None and not known.healthy
         self.post(report)
+        if returned and (events := self.kv_events.get(report.backend_id)) is not None:
+            events.start()
         poller = self.backends.get(report.backend_id)
         if poller is not None and poller.failing_since is not None:
             # A machine that hangs resets no connection: nothing else would ever end these calls.

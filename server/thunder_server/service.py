@@ -17,6 +17,7 @@ from thunder_server.compat import Compat
 from thunder_server.control import Control
 from thunder_server.core.config import SchedulerConfig
 from thunder_server.core.policies import CapSettings, PaperSettings, Policy, make_policy
+from thunder_server.core.router import RouterSettings
 from thunder_server.core.scheduler import Scheduler
 from thunder_server.journal import Journal, JournalError, default_path
 from thunder_server.observation import Observation
@@ -40,7 +41,17 @@ class ListenError(OSError):
 
 def make_scheduler(settings: Settings) -> Scheduler:
     """The core as the settings want it."""
+    match, load, latency = settings.router_weights
+    router = RouterSettings(
+        match=match,
+        load=load,
+        latency=latency,
+        exploration=settings.router_exploration,
+        gather_s=settings.router_gather,
+        shadow=settings.shadow,
+    )
     config = SchedulerConfig(
+        router=router,
         auto_lease_s=settings.auto_lease,
         max_wait_s=settings.max_wait,
         hibernate_after_s=settings.hibernate_after,
@@ -92,7 +103,7 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
 
     On leaving, running calls get ``grace_s`` seconds to end. Raises `ListenError`, and `JournalError`.
     """
-    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll)
+    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll, tokenize_wait_s=settings.tokenize_wait)
     app = make_app(make_faces(runtime, settings))
     for backend in settings.backend:
         runtime.add_backend(backend)

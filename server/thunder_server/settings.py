@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import math
 import os
 import re
 import tomllib
@@ -26,7 +27,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from thunder_server.backend_spec import BackendSpec, Count, Engine, Key, no_bool
+from thunder_server.backend_spec import BackendSpec, Count, Endpoint, Engine, Key, no_bool
 
 POLICIES: Final = ("phase", "paper", "cap", "passthrough")
 ENV_PREFIX: Final = "THUNDER_"
@@ -43,6 +44,8 @@ _PLAIN: Final = dict.fromkeys(
     "model_type": "should be a URL or a table with one",
     "missing": "is missing",
 }
+_OF_BACKENDS: Final = ("engine", "capacity_tokens", "kv_events", "kv_events_replay")
+"""What may be said of all backends at once."""
 _SIZES: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -80,6 +83,12 @@ def _directories(value: object) -> object:
     return entries
 
 
+def _numbers(value: object) -> object:
+    """``0.5,0.3,0.2``."""
+    return re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
+
+
+Weight = Annotated[float, BeforeValidator(no_bool), Field(ge=0, le=1)]
 Seconds = Annotated[float, BeforeValidator(no_bool), Field(gt=0, le=10**7)]
 SecondsOrZero = Annotated[float, BeforeValidator(no_bool), Field(ge=0, le=10**7)]
 Factor = Annotated[float, BeforeValidator(no_bool), Field(gt=0, le=10)]
@@ -111,6 +120,13 @@ class Settings(BaseModel):
     queue_heartbeat: Seconds = 10.0
     max_body: Annotated[int, BeforeValidator(no_bool), BeforeValidator(_size), Field(gt=0, le=2**40)] = 2**26
     engine_priority: bool = False
+    shadow: bool = False
+    router_weights: Annotated[tuple[Weight, Weight, Weight], BeforeValidator(_numbers)] = (0.5, 0.3, 0.2)
+    router_exploration: Weight = 0.1
+    router_gather: Annotated[float, BeforeValidator(no_bool), Field(ge=0, le=1)] = 0.02
+    kv_events: Endpoint | None = None
+    kv_events_replay: Endpoint | None = None
+    tokenize_wait: Annotated[float, BeforeValidator(no_bool), Field(ge=0, le=10)] = 0.03
     poll: Annotated[float, BeforeValidator(no_bool), Field(ge=0.05, le=3600)] = 1.0
     state: Path | None = None
     hibernate_after: Seconds | None = None
@@ -200,7 +216,7 @@ def _validated(given: Mapping[str, _Given]) -> Settings:
     values = {name: entry.value for name, entry in given.items()}
     if isinstance(backends := values.get("backend"), list | dict | str):
         # What a backend does not say itself, the flags for all of them say.
-        defaults = {key: values[key] for key in ("engine", "capacity_tokens") if key in values}
+        defaults = {key: values[key] for key in _OF_BACKENDS if key in values}
         entries = backends if isinstance(backends, list) else [backends]
         values["backend"] = [
             {**defaults, "url": entry}
@@ -243,6 +259,9 @@ def _check_together(settings: Settings, given: Mapping[str, _Given]) -> None:
     def place(name: str) -> str:
         return given[name].place if name in given else "--" + name.replace("_", "-")
 
+    hosts = {
+        backend.endpoint(backend.kv_events) for backend in settings.backend if backend.kv_events is not None
+    }
     checks: list[tuple[bool, Callable[[], str]]] = [
         (
             "backend" not in given,
@@ -263,6 +282,20 @@ def _check_together(settings: Settings, given: Mapping[str, _Given]) -> None:
             lambda: (
                 f"{place('paper_lambda_min')}: must not exceed paper_lambda_max "
                 f"({settings.paper_lambda_min:g} > {settings.paper_lambda_max:g})"
+            ),
+        ),
+        (
+            not math.isclose(sum(settings.router_weights), 1, abs_tol=1e-6),
+            lambda: (
+                f"{place('router_weights')}: must add up to 1, not {sum(settings.router_weights):g}; "
+                "they weigh what is cached, load and latency, for instance 0.5,0.3,0.2"
+            ),
+        ),
+        (
+            settings.kv_events is not None and len(hosts) < len(settings.backend),
+            lambda: (
+                f"{place('kv_events')}: backends on one host cannot all publish there; give each its own, as "
+                "kv_events of its table in the TOML file"
             ),
         ),
         (

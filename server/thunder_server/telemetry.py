@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -24,6 +24,8 @@ from thunder_server.core.decisions import Decision, Dispatch, Refusal, Restore
 from thunder_server.core.events import CallEnd, Event, Outcome
 from thunder_server.core.program import Phase, Status
 from thunder_server.core.resources import ResourceState
+from thunder_server.families import counter, counters, gauge
+from thunder_server.prefix_telemetry import prefix_families
 from thunder_server.runtime import Runtime
 
 WAIT_BUCKETS: Final = (
@@ -91,28 +93,28 @@ class Telemetry(Collector):
 
     def collect(self) -> Iterator[Metric]:
         done = self._runtime.scheduler.counters
-        yield _gauge("thunder_policy", "1 for the policy at work", ("policy",), {(self._policy,): 1})
-        yield _counter("thunder_programs_opened", "Programs opened", done.programs_opened)
-        yield _counters(
+        yield gauge("thunder_policy", "1 for the policy at work", ("policy",), {(self._policy,): 1})
+        yield counter("thunder_programs_opened", "Programs opened", done.programs_opened)
+        yield counters(
             "thunder_programs_ended", "Programs that ended", "outcome", Outcome, done.programs_ended
         )
-        yield _counter("thunder_calls_arrived", "Calls that came in", done.calls_arrived)
-        yield _counter("thunder_calls_dispatched", "Calls sent to an engine", done.calls_dispatched)
-        yield _counters(
+        yield counter("thunder_calls_arrived", "Calls that came in", done.calls_arrived)
+        yield counter("thunder_calls_dispatched", "Calls sent to an engine", done.calls_dispatched)
+        yield counters(
             "thunder_calls_ended", "Calls that ended by themselves", "end", CallEnd, done.calls_ended
         )
-        yield _counters("thunder_calls_refused", "Calls that we ended", "code", Refusal, done.refusals)
+        yield counters("thunder_calls_refused", "Calls that we ended", "code", Refusal, done.refusals)
         tokens = {
             "prompt": done.tokens.prompt,
             "completion": done.tokens.completion,
             "cached": done.tokens.cached,
         }
-        yield _counters("thunder_tokens", "Tokens, as the engines count them", "kind", tuple(tokens), tokens)
-        yield _counter("thunder_programs_queued", "New programs that found no room", done.queued)
-        yield _counter("thunder_pauses", "Programs that left a backend for the global queue", done.pauses)
-        yield _counter("thunder_restores", "Programs that left the global queue", done.restores)
-        yield _counter("thunder_moves", "Programs that came to another backend than before", done.moves)
-        yield _counter("thunder_marks", "Reasoning programs marked to be paused", done.marks)
+        yield counters("thunder_tokens", "Tokens, as the engines count them", "kind", tuple(tokens), tokens)
+        yield counter("thunder_programs_queued", "New programs that found no room", done.queued)
+        yield counter("thunder_pauses", "Programs that left a backend for the global queue", done.pauses)
+        yield counter("thunder_restores", "Programs that left the global queue", done.restores)
+        yield counter("thunder_moves", "Programs that came to another backend than before", done.moves)
+        yield counter("thunder_marks", "Reasoning programs marked to be paused", done.marks)
         yield self._waits.family(
             "thunder_call_wait_seconds", "How long calls were held before they were sent"
         )
@@ -120,13 +122,14 @@ class Telemetry(Collector):
         yield from self._programs()
         yield from self._resources()
         yield from self._backends()
+        yield from prefix_families(self._runtime)
 
     def _programs(self) -> Iterator[Metric]:
         standing = Counter(
             (str(program.status), str(program.phase)) for program in self._runtime.scheduler.programs.values()
         )
         kinds = [(str(status), str(phase)) for status in Status for phase in Phase]
-        yield _gauge(
+        yield gauge(
             "thunder_programs",
             "Programs by where they stand; terminated ones for ten minutes",
             ("status", "phase"),
@@ -134,7 +137,7 @@ class Telemetry(Collector):
         )
         calls = self._runtime.calls.values()
         waiting = sum(call.dispatch is None for call in calls)
-        yield _gauge(
+        yield gauge(
             "thunder_calls",
             "Calls under way",
             ("state",),
@@ -148,16 +151,16 @@ class Telemetry(Collector):
             (holding.thing.key.kind, holding.state.value) for holding in scheduler.ledger.holdings
         )
         kinds = [(kind, state) for kind in ResourceKind for state in ResourceState]
-        yield _gauge(
+        yield gauge(
             "thunder_resources",
             "What programs hold and held; of terminated ones for ten minutes, if nothing is left to be done",
             ("kind", "state"),
             {(kind.value, state.value): standing[kind.value, state.value] for kind, state in kinds},
         )
-        leaked = sum(holding.state is ResourceState.FAILED for holding in scheduler.ledger.holdings)
-        yield _gauge("thunder_resources_leaked", "What could not be reclaimed, for now", (), {(): leaked})
+        leaked = sum(standing[kind.value, ResourceState.FAILED.value] for kind in ResourceKind)
+        yield gauge("thunder_resources_leaked", "What could not be reclaimed, for now", (), {(): leaked})
         ends = (ResourceState.RECLAIMED, ResourceState.SPARED, ResourceState.FAILED)
-        yield _counters(
+        yield counters(
             "thunder_resources_ended",
             "What became of things to be removed",
             "end",
@@ -165,7 +168,7 @@ class Telemetry(Collector):
             done.resources_ended,
         )
         environments = {"ready": done.environments_prepared, "failed": done.environments_failed}
-        yield _counters(
+        yield counters(
             "thunder_environments_prepared",
             "Environments, by how preparing them ended",
             "end",
@@ -173,7 +176,7 @@ class Telemetry(Collector):
             environments,
         )
         seconds = {"hidden": done.prepared_hidden_s, "not_hidden": done.prepared_exposed_s}
-        yield _counters(
+        yield counters(
             "thunder_environment_prepare_seconds",
             "Seconds of preparing environments, while nobody or somebody waited for them",
             "wait",
@@ -196,27 +199,4 @@ class Telemetry(Collector):
             values: dict[tuple[str, ...], float] = {
                 (one["id"],): float(one[key]) for one in shown if one[key] is not None
             }
-            yield _gauge(f"thunder_backend_{key}", help_text, ("backend",), values)
-
-
-def _gauge(
-    name: str, help_text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]
-) -> Metric:
-    family = GaugeMetricFamily(name, help_text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
-
-
-def _counter(name: str, help_text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, help_text, value=value)
-
-
-def _counters(
-    name: str, help_text: str, label: str, known: Iterable[str], counts: Mapping[Any, float]
-) -> Metric:
-    """One series for each known label value, from the start: a rate needs a zero to rise from."""
-    family = CounterMetricFamily(name, help_text, labels=(label,))
-    for key in known:
-        family.add_metric((str(key),), counts.get(key, 0))
-    return family
+            yield gauge(f"thunder_backend_{key}", help_text, ("backend",), values)

@@ -83,6 +83,34 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    shadow: Annotated[
+        bool | None,
+        typer.Option(
+            "--shadow",
+            help="Say where programs would go by what is cached where, but send them as without it.",
+            show_default=False,
+        ),
+    ] = None,
+    router_weights: Annotated[
+        str | None, _option("M,L,T", "What counts: what is cached, load, latency. Together 1.", "0.5,0.3,0.2")
+    ] = None,
+    router_exploration: Annotated[
+        str | None, _option("F", "Bonus of a backend with an empty cache, halved every 30 s.", "0.1")
+    ] = None,
+    router_gather: Annotated[
+        str | None,
+        _option("S", "How long calls may wait for another one to begin with what they share.", "0.02"),
+    ] = None,
+    kv_events: Annotated[
+        str | None,
+        _option("PORT", "Where vLLM publishes KV events (--kv-events-config): a port of it, or tcp://…"),
+    ] = None,
+    kv_events_replay: Annotated[
+        str | None, _option("PORT", "And where it tells again what was missed (its replay_endpoint).")
+    ] = None,
+    tokenize_wait: Annotated[
+        str | None, _option("S", "With KV events: how long a call may wait for its tokens.", "0.03")
+    ] = None,
     poll: Annotated[str | None, _option("S", "How often to look at each backend.", "1")] = None,
     state: Annotated[
         str | None,

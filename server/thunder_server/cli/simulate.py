@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from thunder_server.simulation.simulator import Machines
     from thunder_server.simulation.study import Result, Study, Workload
 
+SHADOW = "shadow"
 WORKLOADS = "swe|assistant|orchestration|rl-group|burst"
 
 
@@ -71,7 +72,7 @@ def simulate(
         typer.Option(
             metavar="LIST",
             help="Policies, separated by commas. cap:N for N programs an engine, paper:X for decay X; "
-            "oracle: phase, if it knew the future.",
+            "phase:shadow: phase without the router; oracle: phase, if it knew the future.",
             show_default="all but oracle",
         ),
     ] = None,
@@ -95,6 +96,12 @@ def simulate(
         float | None,
         typer.Option(metavar="S", help="Cut longer gaps to this.", show_default="60; of a trace, none"),
     ] = None,
+    kv_events: Annotated[
+        bool,
+        typer.Option(
+            "--kv-events", help="Engines tell what they cache; without it that is inferred from answers."
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds give equal results.")] = 0,
     json_file: Annotated[
         Path | None,
@@ -146,6 +153,7 @@ def simulate(
         signals=Signals(signals),
         seed=seed,
         at_a_time=at_a_time,
+        kv_events=kv_events,
     )
     raise typer.Exit(_run(study, contenders, json_file, html_file))
 
@@ -178,6 +186,8 @@ def _policy(text: str) -> Policy:
                 return make_policy("cap", CapSettings(programs=int(number)))
             case "paper", ":":
                 return make_policy("paper", PaperSettings(decay=float(number)))
+            case _, ":" if number == SHADOW:
+                return make_policy(name)
             case _, ":":
                 raise ValueError("only cap:N and paper:X take a number")
             case _:
@@ -232,7 +242,7 @@ def _run(
     results = []
     for name, policy in contenders:
         with console.status(f"{name} …"):
-            results.append(study.run(name, policy))
+            results.append(study.run(name, policy, shadow=name.endswith(f":{SHADOW}")))
     console.print(simulate_tables.figures(results))
     console.print(simulate_tables.costs(results))
     failed = max(result.details["failed_calls"] for result in results)

@@ -17,8 +17,9 @@ MOST_PIECES = 1 << 16
 """Pieces remembered of one engine, whatever its capacity."""
 MOST_BLOCKS = 1 << 21
 """Blocks remembered of one engine: 32 M tokens in blocks of 16. What it stores beyond is not counted on."""
-TOLERANCE_TOKENS = 256
-"""An answer that had this much less cached than expected shows that something was dropped."""
+SHORTFALL = 0.1
+"""If an answer had by this share less cached than expected, something was dropped; by less, an answer before
+it has not come back as it was given, or its length was guessed wrong."""
 
 
 class Belief:
@@ -33,7 +34,10 @@ class Belief:
     """
 
     def __init__(self) -> None:
-        self._pieces: OrderedDict[int, int] = OrderedDict()
+        self._pieces: OrderedDict[int, tuple[int, int]] = (
+            OrderedDict()
+        )  # tokens, and the number of the last use
+        self._uses = 0
         self.tokens = 0
 
     def __len__(self) -> int:
@@ -42,6 +46,7 @@ class Belief:
     def use(self, chain: Chain, capacity: float, answer: int = 0) -> bool:
         """The engine has this prompt now, and ``answer`` tokens generated after it; whether that is news."""
         pieces = self._pieces
+        self._uses += 1
         news = False
         if answer:
             news = self._put(_after(chain.keys[-1]), answer)
@@ -51,7 +56,7 @@ class Belief:
             if index < len(chain) - 1:
                 self._drop(_after(key))  # the answer that came after it is part of this chain by now
         while (self.tokens > capacity or len(pieces) > MOST_PIECES) and len(pieces) > 1:
-            self.tokens -= pieces.popitem(last=False)[1]
+            self._drop(next(iter(pieces)))
             news = True
         return news
 
@@ -60,30 +65,32 @@ class Belief:
         reach = chain.reach(self._pieces)
         if not reach:
             return 0
-        answer = self._pieces.get(_after(chain.keys[reach - 1]), 0) if reach < len(chain) else 0
+        answer, _ = self._pieces.get(_after(chain.keys[reach - 1]), (0, 0)) if reach < len(chain) else (0, 0)
         return min(chain.ends[reach - 1] + answer, chain.ends[-1])
 
-    def correct(self, chain: Chain, cached: int) -> None:
-        """Only ``cached`` tokens of this chain were there: the rest was dropped, and before it whatever had
-        not been used for longer."""
-        beyond = next((n for n, end in enumerate(chain.ends) if end > cached), len(chain))
-        lost = next((key for key in chain.keys[beyond:] if key in self._pieces), None)
-        while lost is not None and lost in self._pieces:
-            self.tokens -= self._pieces.popitem(last=False)[1]
+    def last_use(self, chain: Chain) -> int:
+        """The number of the latest use of the longest prefix that is there; 0 if none is."""
+        reach = chain.reach(self._pieces)
+        return self._pieces[chain.keys[reach - 1]][1] if reach else 0
+
+    def drop_until(self, use: int) -> None:
+        """What was last used then was dropped: so was, before it, whatever had not been used for longer."""
+        while self._pieces and next(iter(self._pieces.values()))[1] <= use:
+            self._drop(next(iter(self._pieces)))
 
     def clear(self) -> None:
         self._pieces.clear()
         self.tokens = 0
 
     def _put(self, key: int, tokens: int) -> bool:
-        before = self._pieces.get(key)
-        self._pieces[key] = tokens
+        before, use = self._pieces.get(key, (0, 0))
+        self._pieces[key] = (tokens, self._uses)
         self._pieces.move_to_end(key)
-        self.tokens += tokens - (before or 0)
-        return before is None
+        self.tokens += tokens - before
+        return not use
 
     def _drop(self, key: int) -> None:
-        self.tokens -= self._pieces.pop(key, 0)
+        self.tokens -= self._pieces.pop(key, (0, 0))[0]
 
 
 def _after(key: int) -> int:
@@ -114,10 +121,9 @@ class Cached:
 
     def cleared(self, *, exact: bool) -> None:
         """All is gone, or might be; ``exact``: from now on the engine tells everything."""
-        self.blocks.clear()
         self.belief.clear()
+        self.lost_sight()
         self.exact = exact
-        self.version += 1
 
     def lost_sight(self) -> None:
         """The engine does not tell any longer what it holds."""
@@ -141,8 +147,9 @@ class Cached:
         # The last token is computed in any case, for what comes after it.
         return max(told, min(self.belief.held(prompt.messages), prompt.tokens - 1))
 
-    def reconcile(self, prompt: Prompt, predicted: int, cached: int) -> None:
-        """An answer says how many tokens of its prompt were there when it began."""
-        if cached < predicted - TOLERANCE_TOKENS:
-            self.belief.correct(prompt.messages, cached)
+    def reconcile(self, predicted: int, cached: int, last_use: int) -> None:
+        """An answer says how many tokens of its prompt were there when it began; they had last been used in
+        use number ``last_use``."""
+        if cached < (1 - SHORTFALL) * predicted:
+            self.belief.drop_until(last_use)
             self.version += 1

@@ -26,6 +26,7 @@ class Call:
     backend_id: str | None = None
     order: int = 0  # of dispatch, over all calls; decides whose usage is the program's context
     predicted: int = 0  # tokens of the prompt taken to be cached where it was dispatched to
+    last_use: int = 0  # of what was there of it (see ``Belief``)
     tried: set[str] = field(default_factory=set)  # backends that refused the connection
 
     @property

@@ -44,6 +44,10 @@ MERGED = frozenset({"name", "parent_id", "group", "priority", "tags", "metadata"
 """What a ``PUT`` may set; ``None`` counts as not given."""
 
 
+RETURN_S = 6.0
+"""After a restart every program has at least this long to be heard of: clients try again every 5 s."""
+
+
 class Lifecycle:
     """Opens, renews, closes and forgets programs."""
 
@@ -131,6 +135,7 @@ class Lifecycle:
         )
         program.opened_at = event.opened_at
         self._merge(program, event.fields)
+        program.seen_at += max(0.0, RETURN_S - program.lease_s)
         self._ledger.recover(self._ledger.holdings.record(program), event.resources)
         if event.ended_at is not None:
             program.ended_at = event.ended_at

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from thunder_server.core.backend import Backend
-from thunder_server.core.environment import Environment, EnvironmentState
+from thunder_server.core.environment import Environment
 from thunder_server.core.holdings import Holdings
 from thunder_server.core.program import Chapter, Program, State
 from thunder_server.core.resources import Holding, ResourceState
@@ -83,32 +83,37 @@ def program_view(w: World, holdings: Holdings, program: Program, at: float) -> d
 
 def resources_view(holdings: Holdings, program: Program) -> list[dict[str, object]]:
     """What a program holds. Its environment is one of them, also before there is anything to reclaim."""
+    shown = [_resource(holding, program) for holding in holdings.of(program)]
     environment = program.environment
-    shown = []
-    for holding in holdings.of(program):
-        state = holding.state.value
-        key = holding.thing.key
-        its_own = environment is not None and key.kind == "environment" and key.ref == environment.name
-        if environment is not None and its_own and holding.state is ResourceState.DECLARED:
-            state, environment = environment.state.value, None
-        shown.append(_resource(key.kind, key.ref, key.host, holding.keep, state))
-    if environment is not None and environment.state is EnvironmentState.WAITING:
-        host = environment.wanted.host
-        shown.append(_resource("environment", environment.name, host, False, environment.state.value))
+    if environment is not None and all(one["ref"] != environment.name for one in shown):
+        shown.append(
+            {
+                "kind": "environment",
+                "ref": environment.name,
+                "host": environment.wanted.host,
+                "keep": False,
+                "state": environment.state.value,
+            }
+        )
     return shown
 
 
-def _resource(kind: str, ref: str, host: str | None, keep: bool, state: str) -> dict[str, object]:
-    return {"kind": kind, "ref": ref, "host": host, "keep": keep, "state": state}
+def _resource(holding: Holding, program: Program | None) -> dict[str, object]:
+    """As long as a program lives, its environment's own state says more than that it is declared."""
+    key, state = holding.thing.key, holding.state.value
+    environment = program.environment if program is not None else None
+    if environment is not None and key.ref == environment.name and holding.state is ResourceState.DECLARED:
+        state = environment.state.value
+    return {"kind": key.kind, "ref": key.ref, "host": key.host, "keep": holding.keep, "state": state}
 
 
-def holding_view(holding: Holding) -> dict[str, object]:
-    """A line of the ledger; ``since`` on the monotonic clock."""
-    key, owner = holding.thing.key, holding.owner
+def holding_view(holding: Holding, program: Program | None) -> dict[str, object]:
+    """A line of the ledger; ``since`` on the monotonic clock. ``program``: who holds it, if known still."""
+    owner = holding.owner
     return {
         "program_id": owner.program_id,
         "generation": owner.generation,
-        **_resource(key.kind, key.ref, key.host, holding.keep, holding.state.value),
+        **_resource(holding, program),
         "reason": holding.reason,
         "attempts": holding.thing.attempts,
         "since": holding.since,

@@ -17,7 +17,7 @@ next that ends a sequence, for until then they are all alike.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -155,10 +155,11 @@ class Engine:
         time: TimeModel,
         max_num_seqs: int = 256,
         max_num_batched_tokens: int = 8192,
+        tell: Callable[[bool, Sequence[int]], None] | None = None,
     ) -> None:
         if max_num_batched_tokens < max_num_seqs:
             raise ValueError("a step must have room for one token of each of max_num_seqs sequences")
-        self.cache = PrefixCache(blocks)
+        self.cache = PrefixCache(blocks, tell)
         self.block_size = block_size
         self.time = time
         self.max_num_seqs = max_num_seqs

@@ -17,7 +17,7 @@ and what a sequence generates can be found when it is over (or preempted), not w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -93,10 +93,12 @@ class PrefixCache:
     (4, 2)
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, tell: Callable[[bool, Sequence[int]], None] | None = None) -> None:
+        """``tell`` hears of blocks that can be found from now on (``True``), and that no longer can."""
         if size < 1:
             raise ValueError(f"a cache needs at least one block, not {size}")
         self.size = size
+        self._tell = tell
         self.free = size
         self._blank = size  # free blocks without content
         self._runs: dict[int, Run] = {}  # by head
@@ -149,6 +151,8 @@ class PrefixCache:
                 continue
             holding.private -= blocks - start
             holding.shared = blocks
+            if self._tell is not None:
+                self._tell(True, hashes[start:blocks])
             if last is not None and last.holders == 1 and last.hashes is hashes:
                 last.end = blocks
             else:
@@ -201,6 +205,8 @@ class PrefixCache:
             run = next(iter(self._idle))
             evicted = min(blocks, len(run))
             blocks -= evicted
+            if self._tell is not None:
+                self._tell(False, run.hashes[run.end - evicted : run.end])
             if evicted == len(run):
                 del self._runs[run.head], self._idle[run]
             else:

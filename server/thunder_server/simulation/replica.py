@@ -29,8 +29,15 @@ class Replica:
     """One engine that steps as long as it has something to do."""
 
     def __init__(
-        self, name: str, preset: EnginePreset, kv_tokens: int, block_size: int, timeline: Timeline
+        self,
+        name: str,
+        preset: EnginePreset,
+        kv_tokens: int,
+        block_size: int,
+        timeline: Timeline,
+        publish: Callable[[bool, Sequence[int]], None] | None = None,
     ) -> None:
+        """``publish`` is told, between steps, what blocks the cache has stored (``True``) and dropped."""
         self.name = name
         self.engine = Engine(
             blocks=kv_tokens // block_size,
@@ -38,7 +45,10 @@ class Replica:
             time=preset.time,
             max_num_seqs=preset.max_num_seqs,
             max_num_batched_tokens=preset.max_num_batched_tokens,
+            tell=None if publish is None else lambda stored, keys: self._news.append((stored, keys)),
         )
+        self._news: list[tuple[bool, Sequence[int]]] = []
+        self._publish = publish
         self.memory = Memory(self.engine.capacity_tokens)
         self.queueing: Callable[[bool], None] = lambda _: None  # told when requests begin or end to wait here
         self._timeline = timeline
@@ -59,6 +69,7 @@ class Replica:
 
     def _step(self) -> None:
         step = self._step_in_flight = self.engine.start_step(LONGEST_STRETCH)
+        self._publish_news()
         if bool(self.engine.waiting) != self._queued:
             self._queued = not self._queued
             self.queueing(self._queued)
@@ -100,9 +111,16 @@ class Replica:
             return  # it was cut short since
         self._step_in_flight = None
         result = self.engine.finish_step(beats)
+        self._publish_news()
         self._tell(result.first, finished=False)
         self._tell(result.finished, finished=True)
         self._step()
+
+    def _publish_news(self) -> None:
+        news, self._news = self._news, []
+        for stored, keys in news:
+            assert self._publish is not None
+            self._publish(stored, keys)
 
     def _tell(self, requests: Sequence[Request], *, finished: bool) -> None:
         for request in requests:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from thunder_server.core.pace import Forecast
 from thunder_server.simulation.costs import Cost
 
 QUANTILES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
@@ -81,6 +82,7 @@ class Outcome:
     programs: dict[str, ProgramRun] = field(default_factory=dict)
     contexts: Contexts = field(default_factory=Contexts)
     costs: list[Cost] = field(default_factory=list)  # by replica
+    forecasts: list[Forecast] = field(default_factory=list)  # of what is cached, by replica
     failed_calls: int = 0
     restores: int = 0
     moves: int = 0
@@ -201,4 +203,9 @@ def details(outcome: Outcome) -> dict[str, Any]:
         "calls": len(outcome.served),
         "failed_calls": outcome.failed_calls,
         "preemptions": outcome.preemptions,
+        "prefix_tokens": {
+            "predicted": sum(forecast.predicted for forecast in outcome.forecasts),
+            "cached": sum(forecast.cached for forecast in outcome.forecasts),
+            "mispredicted": sum(forecast.off for forecast in outcome.forecasts),
+        },
     }

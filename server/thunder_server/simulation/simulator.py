@@ -20,6 +20,9 @@ from thunder_server.core.events import (
     CallEnd,
     CallFinished,
     Event,
+    PrefixCleared,
+    PrefixEvicted,
+    PrefixStored,
     Tick,
 )
 from thunder_server.core.prefix import Chain
@@ -90,11 +93,14 @@ class Simulator:
         signals: Signals = Signals.EXPLICIT,
         at_a_time: int | None = None,
         config: SchedulerConfig | None = None,
+        kv_events: bool = False,
         check: bool = False,
     ) -> None:
+        """``kv_events``: engines publish what they cache, and the tokens of all prompts are known."""
         self.timeline = Timeline()
         self.signals = signals
         self.machines = machines
+        self._kv_events = kv_events
         self._policy = policy
         self.outcome = Outcome(kv_tokens=machines.kv_tokens * machines.replicas)
         self._scheduler = Scheduler(
@@ -129,6 +135,7 @@ class Simulator:
             outcome.preemptions += replica.engine.counters.preemptions
             outcome.recomputed_tokens += replica.engine.counters.recomputed_tokens
             outcome.costs.append(replica.memory.cost)
+        outcome.forecasts = [backend.forecast for backend in self._scheduler.backends.values()]
         return outcome
 
     # --- the runtime's part
@@ -246,6 +253,7 @@ class Simulator:
                 program_id=program_id,
                 prompt_chars=turn.prompt_tokens * CHARS_PER_TOKEN,
                 messages=self._messages(prompt),
+                blocks=self._blocks(turn, prompt) if self._kv_events else None,
             )
         )
 
@@ -256,6 +264,12 @@ class Simulator:
             keys=tuple(prompt.blocks[end - 1] for end in prompt.messages),
             ends=tuple(end * chars for end in prompt.messages),
         )
+
+    def _blocks(self, turn: Turn, prompt: Prompt) -> Chain:
+        """The prompt as an engine's cache sees it; the block of its last token is computed in any case."""
+        size = self.machines.block_size
+        count = (turn.prompt_tokens - 1) // size
+        return Chain(keys=prompt.blocks[:count], ends=range(size, size * count + 1, size))
 
     def foresee(self, program_id: str, turn: Turn, gap_s: float) -> None:
         """A program's next call comes after this gap; only an oracle is told."""
@@ -288,12 +302,25 @@ class Simulator:
 
     def _add_replica(self, name: str) -> None:
         machines = self.machines
-        replica = Replica(name, machines.preset, machines.kv_tokens, machines.block_size, self.timeline)
+        replica = Replica(
+            name,
+            machines.preset,
+            machines.kv_tokens,
+            machines.block_size,
+            self.timeline,
+            (lambda stored, keys: self._published(name, stored, keys)) if self._kv_events else None,
+        )
         replica.queueing = lambda waits: self._queues(name, waits=waits)
         self._replicas[name] = replica
         self.post(BackendAdded(at=0.0, backend_id=name))
         capacity = replica.engine.capacity_tokens
         self.post(BackendReported(at=0.0, backend_id=name, healthy=True, capacity_tokens=capacity))
+        if self._kv_events:
+            self.post(PrefixCleared(at=0.0, backend_id=name, exact=True))
+
+    def _published(self, name: str, stored: bool, keys: Sequence[int]) -> None:
+        event = PrefixStored if stored else PrefixEvicted
+        self.post(event(at=self.timeline.now, backend_id=name, keys=keys))
 
     def _keep_context(self, program_id: str, replica: Replica, tokens: int) -> None:
         replica.memory.settle(self.timeline.now)

@@ -68,16 +68,19 @@ class Study:
     seed: int
     at_a_time: int | None = None
     config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    kv_events: bool = False
 
-    def run(self, name: str, policy: Policy) -> Result:
-        """Simulate one policy, under the name that its row goes by."""
+    def run(self, name: str, policy: Policy, *, shadow: bool = False) -> Result:
+        """Simulate one policy, under the name that its row goes by; ``shadow``: without the router."""
+        router = replace(self.config.router, shadow=shadow)
         outcome = Simulator(
             self.workload.starts,
             self.machines,
             policy=policy,
             signals=self.signals,
             at_a_time=self.at_a_time,
-            config=self.config,
+            config=replace(self.config, router=router),
+            kv_events=self.kv_events,
         ).run()
         setting = {
             "policy": name,

@@ -16,6 +16,7 @@ from ..harness.engine import MODEL
 from ..harness.lanes import Lane, Run
 
 CONFIG = Path(__file__).with_name("config.yaml")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "with_sweagent.py"
 SUBMIT = "touch /root/model.patch; echo '<<SWE_AGENT_SUBMISSION>>'"
 SCRIPT = (
     calls(Tool("bash", {"command": "echo hello"}), text="Let me look."),
@@ -41,24 +42,17 @@ def with_source(through_server) -> Lane:
 
 
 def swe_agent(lane: Lane, command: str, *words: str, base_url: str) -> Run:
-    """One of its commands, through ours, in a file system whose /root is private."""
+    """One of its commands, through ours."""
     model = {"name": f"openai/{MODEL}", "api_base": base_url, "api_key": "sk-test"}
     options = [f"--agent.model.{name}={value}" for name, value in model.items()]
-    ours = [str(lane.python), "-m", "thunder_integrations.sweagent", command, "--thunder.group", "eval-1"]
+    ours = ("-m", "thunder_integrations.sweagent", command, "--thunder.group", "eval-1")
+    return privately(lane, *ours, "--config", str(CONFIG), *options, *words)
+
+
+def privately(lane: Lane, *words: str) -> Run:
+    """Python in the lane, to its end, where /root is private."""
     ran = subprocess.run(
-        [
-            "unshare",
-            "--mount",
-            "sh",
-            "-c",
-            PRIVATE_ROOT,
-            "sh",
-            *ours,
-            "--config",
-            str(CONFIG),
-            *options,
-            *words,
-        ],
+        ["unshare", "--mount", "sh", "-c", PRIVATE_ROOT, "sh", str(lane.python), *words],
         cwd=lane.home,
         env=lane.env(),
         stdin=subprocess.DEVNULL,
@@ -105,6 +99,14 @@ def test_a_batch(with_source, engine, server):
         assert [tool for tool in tools if tool in ("echo", "touch")].count("touch") == 1
         assert server.types(program, *ACT) == ACT * len(tools)
         assert server.ended(program)["outcome"] == "success"
+
+
+def test_the_example(with_source, engine, server):
+    engine.plays(*SCRIPT)
+    privately(with_source, str(EXAMPLE), MODEL, "local")
+    (program,) = server.opened()
+    assert [seen.header("x-session-id") for seen in engine.requests] == [program] * 2
+    assert server.ended(program)["outcome"] == "success"
 
 
 def asked(seen) -> str:

@@ -476,12 +476,13 @@ def recovered(program_id: str, generation: int = 1, **kw) -> ProgramRecovered:
 
 def test_a_recovered_program_lives_on_if_it_is_heard_of(h):
     h.handle(recovered("p", 3, fields={"name": "n", "lease_s": 5.0}))
-    h.handle(recovered("q", fields={"lease_s": 5.0}))
+    h.handle(recovered("q", fields={"lease_s": 1.0}))
     assert (h.view("p")["generation"], h.view("p")["name"], h.view("p")["opened_at"]) == (3, "n", -50.0)
     h.after(4.0).heartbeat("p")
-    (reclaim,) = of_type(h.run_to(6.0), Reclaim)
+    assert of_type(h.run_to(5.9), Reclaim) == [], "however short its lease, clients try every 5 s"
+    (reclaim,) = of_type(h.run_to(6.1), Reclaim)
     assert (reclaim.ref, reclaim.pin) == ("c1", "p" * 64)
-    assert reclaim.claims == (Claim(program_id="q", opened_at=-50.0, ended_at=5.0),)
+    assert reclaim.claims == (Claim(program_id="q", opened_at=-50.0, ended_at=6.0),)
     assert h.states("p") == [("c3", "declared")]
 
 

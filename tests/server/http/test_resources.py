@@ -71,6 +71,25 @@ async def test_a_programs_directory_goes_with_it(tmp_path: Path) -> None:
         assert (await server.ask("GET", RESOURCES + "?state=lost"))[0] == 400
 
 
+async def test_what_programs_hold_is_counted(tmp_path: Path) -> None:
+    async with whole(resource_root=[str(tmp_path)]) as server:
+        await server.report(declared(a_directory(tmp_path)), declared(tmp_path / "kept", seq=2, keep=True))
+        await server.ask("DELETE", f"{PROGRAMS}/p")
+        await settled(server)
+        async with server.http.get(server.url + "/metrics") as answer:
+            text = await answer.text()
+    for line in (
+        'thunder_resources{kind="directory",state="reclaimed"} 1.0',
+        'thunder_resources{kind="directory",state="kept"} 1.0',
+        'thunder_resources{kind="container",state="failed"} 0.0',
+        'thunder_resources_ended_total{end="reclaimed"} 1.0',
+        "thunder_resources_leaked 0.0",
+        'thunder_environments_prepared_total{end="ready"} 0.0',
+        'thunder_environment_prepare_seconds_total{wait="not_hidden"} 0.0',
+    ):
+        assert line in text
+
+
 async def test_a_directory_outside_the_roots_stays(tmp_path: Path) -> None:
     inside, outside = tmp_path / "inside", a_directory(tmp_path, "outside")
     inside.mkdir()

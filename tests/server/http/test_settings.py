@@ -47,6 +47,7 @@ def test_every_setting_has_all_three_forms(tmp_path: Path) -> None:
     """The table is the only list: whatever is a field is read from each source under its own name."""
     sample = {"policy": "cap", "cap": "2", "host": "localhost", "backend": "http://a:1", "engine": "openai"}
     sample["resource_root"] = "/a:/b"
+    sample["router_weights"] = "0.6,0.3,0.1"
     for name, field in Settings.model_fields.items():
         text = sample.get(name) or {bool: "true", float: "1.0", int: "1"}.get(field.annotation, "1")  # type: ignore[arg-type]
         base = {"policy": "cap"} if name == "cap" else {"cap": "2"} if name == "policy" else {}
@@ -220,3 +221,41 @@ def test_there_may_be_several_keys(tmp_path: Path) -> None:
     assert load_settings({**BACKEND, "api_key": ["k", "l"]}, {}).api_keys == ("k", "l")
     (tmp_path / "thunder.toml").write_text("api_key = ['k', 'l']")
     assert load_settings(BACKEND, {}, str(tmp_path / "thunder.toml")).api_keys == ("k", "l")
+
+
+def test_weights_of_the_router_add_up(tmp_path: Path) -> None:
+    assert load_settings(BACKEND, {"THUNDER_ROUTER_WEIGHTS": "0.8, 0.1, 0.1"}).router_weights == (
+        0.8,
+        0.1,
+        0.1,
+    )
+    said = complaint(tmp_path, {}, {}, 'backend = "http://a:1"\nrouter_weights = [0.5, 0.5, 0.5]')
+    assert said.startswith("thunder.toml: router_weights: must add up to 1, not 1.5")
+    assert "--router-weights" in complaint(tmp_path, {**BACKEND, "router_weights": "1"}, {})
+    assert "number" in complaint(tmp_path, {**BACKEND, "router_weights": "a,b,c"}, {})
+
+
+def test_kv_events_are_a_port_of_each_backend_or_an_endpoint(tmp_path: Path) -> None:
+    flags = {"backend": ["http://a:1", "http://b:1"], "kv_events": "5557", "kv_events_replay": "5558"}
+    settings = load_settings(flags, {})
+    assert [one.endpoint(one.kv_events or "") for one in settings.backend] == ["tcp://a:5557", "tcp://b:5557"]
+    assert settings.backend[0].endpoint(settings.backend[0].kv_events_replay or "") == "tcp://a:5558"
+    toml = (
+        'backend = [{ url = "http://a:1", kv_events = 5557 }, { url = "http://a:2", kv_events = "ipc:///x" }]'
+    )
+    (tmp_path / "t.toml").write_text(toml)
+    named = load_settings({}, {}, str(tmp_path / "t.toml")).backend
+    assert [one.endpoint(one.kv_events or "") for one in named] == ["tcp://a:5557", "ipc:///x"]
+    assert BackendSpec(url="http://[::1]:8000").endpoint("5557") == "tcp://[::1]:5557"
+
+
+@pytest.mark.parametrize("wrong", ["0", "70000", "gpu:5557", "http://gpu:5557", "tcp://gpu", "-1"])
+def test_what_is_no_endpoint_is_refused(tmp_path: Path, wrong: str) -> None:
+    assert "tcp://gpu-1:5557" in complaint(tmp_path, {**BACKEND, "kv_events": wrong}, {})
+
+
+def test_two_backends_of_one_host_cannot_publish_at_one_port(tmp_path: Path) -> None:
+    flags = {"backend": ["http://a:1", "http://a:2"], "kv_events": "5557"}
+    assert complaint(tmp_path, flags, {}).startswith(
+        "--kv-events: backends on one host cannot all publish there"
+    )
