@@ -85,6 +85,11 @@ def test_everything_said_about_a_program_arrives(http, engine, server):
     assert (told["parent_id"], told["group"], told["priority"]) == ("mother", "siblings", 5)
 
 
+def test_an_empty_header_is_none(http, engine, server):
+    post(http, "/v1/chat/completions", program_id="in-the-body", headers={"X-Thunder-Program-Id": ""})
+    assert server.types("in-the-body", "call.arrived") == ["call.arrived"]
+
+
 def test_without_an_id_a_call_stands_alone(http, engine, server):
     post(http, "/v1/chat/completions")
     post(http, "/v1/chat/completions")
