@@ -20,9 +20,10 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 import thunder_sdk as thunder
-from thunder_integrations._runs import Run, ToolCalls, innermost
+from thunder_integrations._actions import Actions
+from thunder_integrations._runs import Run, innermost
 
-__all__ = ["Handler", "install", "wrap"]
+__all__ = ["install", "wrap"]
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class _Node:
 
     __slots__ = ("activation", "began", "run", "tools")
 
-    def __init__(self, run: Run | None, *, began: bool = False, tools: ToolCalls | None = None) -> None:
+    def __init__(self, run: Run | None, *, began: bool = False, tools: Actions | None = None) -> None:
         self.run = run
         self.began = began  # the run begins and ends with it
         self.tools = tools  # where it counts, if it is a tool
@@ -83,7 +84,7 @@ class Handler(BaseCallbackHandler):
     def __init__(self) -> None:
         self.expected: dict[str, float] = {}
         self._nodes: dict[UUID, _Node] = {}
-        self._loose = ToolCalls(self.expected)
+        self._loose = Actions(expected=self.expected)
 
     # --- chains and graphs -------------------------------------------------------------------------------
 

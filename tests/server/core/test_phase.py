@@ -157,6 +157,13 @@ def test_a_backend_of_unknown_size_takes_everybody():
     assert all(h.running(h.call(f"p{n}", 5000)) == "a" for n in range(5))
 
 
+def test_an_empty_backend_that_is_too_small_is_none():
+    h = phase(50, 1000)
+    h.call("p", 900)
+    assert h.running(h.call("q", 200)) is None
+    assert h.running(h.call("r", 50)) == "a"
+
+
 def test_what_no_backend_holds_goes_where_most_room_is():
     h = phase(1000, 2000)
     assert h.running(h.call("p", 5000)) == "b"
@@ -323,6 +330,40 @@ def test_who_was_paused_before_has_a_longer_slice():
         h.acting("p", expected_s=2.0)
         h.run_to(h.now + 2.0)
         h.turn("p", 600)
+
+
+def test_programs_whose_calls_are_overdue_do_not_take_turns():
+    """Their tools have finished and no call comes: each would be worth pausing for the other."""
+    h = phase()
+    measured(h)
+    for program in ("p", "q"):
+        h.turn(program, 600)
+        h.acting(program, expected_s=1e4)
+    assert h.status("p", "q") == ["paused", "active"]
+    h.acted("p")
+    h.acted("q")
+    h.run_to(200.0)
+    assert len(of_type(h.decisions, Pause)) == 1
+    assert h.running(h.call("p", 600)) == "a"
+    assert h.status("p", "q") == ["active", "paused"]
+    h.run_to(400.0)
+    assert len(of_type(h.decisions, Pause)) == 2
+
+
+def test_many_that_are_overdue_do_not_either():
+    h = phase(1000, 1000)
+    measured(h, "a")
+    measured(h, "b")
+    names = [f"p{n}" for n in range(20)]
+    for name in names:
+        h.turn(name, 300)
+        h.acting(name, expected_s=1e4)
+    for name in names:
+        h.acted(name)
+    h.run_to(300.0)
+    before = len(of_type(h.decisions, Pause))
+    h.run_to(600.0)
+    assert len(of_type(h.decisions, Pause)) == before
 
 
 # --- patience with the cache

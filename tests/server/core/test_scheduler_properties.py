@@ -313,8 +313,8 @@ class Lives(RuleBasedStateMachine):
         assert self.scheduler.next_deadline() is None
 
 
-def machine(name, make, *, examples=15):
-    lives = type(name, (Lives,), {"policy": staticmethod(make)})
+def machine(name, make, *, examples=15, base=Lives):
+    lives = type(name, (base,), {"policy": staticmethod(make)})
     case = lives.TestCase
     case.settings = settings(
         max_examples=examples,

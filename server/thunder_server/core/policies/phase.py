@@ -114,21 +114,20 @@ class PhasePolicy(MemoryBound):
 
     def _fit(self, fleet: Fleet, program: Program, at: float) -> Place | None:
         """Where there is room, and it is time to take it."""
-        fitting = [
-            backend
-            for backend in fleet.open_to(program)
-            if not backend.charges
-            or (
-                self._lacking(fleet, backend, program, at) <= 0
-                and self._worth_displacing(fleet, backend, program, (), at)
-            )
-        ]
+        fitting = [backend for backend in fleet.open_to(program) if self._fits(fleet, backend, program, at)]
         if not fitting:
             return None
         most = max(fitting, key=lambda backend: (backend.limit - backend.used(at), -backend.load))
         usual = next((backend for backend in fitting if backend.id == program.last_backend_id), most)
         best = fleet.router.route(program, fitting, usual, at)
         return Place(program, best.backend, best.reason)
+
+    def _fits(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> bool:
+        if not backend.charges:  # nobody is there who could grow
+            return program.need <= backend.limit
+        if self._lacking(fleet, backend, program, at) > 0:
+            return False
+        return self._worth_displacing(fleet, backend, program, (), at)
 
     def _lacking(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> float:
         """Tokens that are missing on the backend for the program."""
@@ -152,6 +151,8 @@ class PhasePolicy(MemoryBound):
         """The backend on which the least would have to go, and who."""
         best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
         for backend in fleet.open_to(program):
+            if not program.waiting and self._is_away_for_long(backend, program, at):
+                continue  # its tool has finished, but the call does not come: it would have to go again
             lacking = self._lacking(fleet, backend, program, at)
             tokens = 0.0
             victims: list[Evict] = []
@@ -171,17 +172,22 @@ class PhasePolicy(MemoryBound):
         return best[1], best[2]
 
     def _gives_way(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
-        """Why an idle program has to make room for one that waits, if it has to."""
+        """Why an idle program has to make room for one that waits, if it has to. Not at the instant at which
+        it was given its own room: two whose calls are overdue would make room for each other for ever."""
+        if idle.acting_since < idle.placed_at == at:
+            return None
         if idle.priority != program.priority:
             return f"{program.id} has a higher priority" if idle.priority < program.priority else None
-        break_even = self._break_even_s(backend)
-        away = self._away_s(idle, at)
-        if away > LENDING * break_even:
+        if self._is_away_for_long(backend, idle, at):
+            away = self._away_s(idle, at)
             return f"it will be away for {away:.0f} s, and {program.id} waits for the room"
-        slice_s = SLICE * break_even * (1 + idle.pauses)
+        slice_s = SLICE * self._break_even_s(backend) * (1 + idle.pauses)
         if self._waited(program, at) > slice_s and at - idle.placed_at > slice_s:
             return f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
         return None
+
+    def _is_away_for_long(self, backend: Backend, program: Program, at: float) -> bool:
+        return self._away_s(program, at) > LENDING * self._break_even_s(backend)
 
     def _away_s(self, program: Program, at: float) -> float:
         return away_s(program, at)

@@ -77,8 +77,11 @@ async def stream_async():
 
 
 def abandoned():
-    for _ in agent().stream(asks("Find both."), stream_mode="values"):
-        break
+    stream = agent().stream(asks("Find both."), stream_mode="values")
+    for state in stream:
+        if state["messages"][-1].type == "ai":
+            break
+    stream.close()
 
 
 def inside():
