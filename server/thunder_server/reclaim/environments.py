@@ -16,6 +16,7 @@ from thunder_sdk.wire import ResourceKind
 Lend = Callable[[float], AbstractContextManager[Engine]]
 
 GENERATION_LABEL: Final = "thunder.generation"
+_WATCHED: Final = 0.2  # s for which a sandbox has to run to count as ready
 _TAIL: Final = 2_000  # characters of a command's output that an error quotes
 
 # What `limits` may hold, and what the engine calls it.
@@ -61,7 +62,7 @@ class Preparation:
                     except Failed:
                         self._require_running(engine, container)  # else that is the reason
                         raise
-                self._require_running(engine, container)
+                self._require_staying(engine, container)
                 self._check()
             except Ending as ending:
                 self._discard(engine)
@@ -167,6 +168,15 @@ class Preparation:
             code = api.exec_inspect(running)["ExitCode"]
         if code != 0:
             raise Failed(f"{what}, ended with {code}: {tail.strip() or 'it wrote nothing'}", retryable=False)
+
+    def _require_staying(self, engine: Engine, container: str) -> None:
+        """A command that fails does so soon after it has begun."""
+        watched_until = time.monotonic() + _WATCHED
+        while True:
+            self._require_running(engine, container)
+            if time.monotonic() > watched_until:
+                return
+            time.sleep(_WATCHED / 4)
 
     def _require_running(self, engine: Engine, container: str) -> None:
         with engine.answering(self._what):
