@@ -43,8 +43,8 @@ LANES     := .venv-lanes
 PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python) $(shell command -v python3.12))
 
 test-integrations: $(VENV)/.dev lanes
-	$(BIN)/pytest -n 2 --dist loadgroup tests/integrations $(ARGS)
-	$(BIN)/python -m tests.integrations.table || test -n "$(ARGS)"
+	$(BIN)/pytest -n 2 --dist loadfile tests/integrations $(ARGS)
+	$(BIN)/python -m tests.integrations.table
 
 lanes: $(foreach lane,a proxy crewai,$(LANES)/$(lane)/.ready) $(if $(PYTHON312),$(LANES)/b/.ready)
 

@@ -254,6 +254,7 @@ class Calls:
         backend = self._w.fleet.get(call.backend_id or "")
         if backend is not None:
             backend.calls.pop(call, None)  # gone with the old one if it was removed and added again
+            backend.cache.settled(call.coming)
         program.running -= 1
         call.backend_id = None
 

@@ -268,7 +268,7 @@ class KvRouter:
         call.predicted = backend.cache.held(prompt)
         call.last_use = backend.cache.belief.last_use(prompt.messages)
         self._lead(call, backend, at)
-        backend.cache.used(prompt, backend.limit)
+        call.coming = backend.cache.sent(prompt, backend.limit)
 
     def learn(self, call: Call, tokens: int, backend: Backend) -> str | None:
         """An engine has said how long the prompt was. The id of another one that said otherwise of the same
@@ -294,7 +294,7 @@ class KvRouter:
         if cached is not None and len(prompt.messages):
             backend.forecast.add(call.predicted, cached)
             backend.cache.reconcile(call.predicted, cached, call.last_use)
-        backend.cache.used(prompt, backend.limit, answer)
+        backend.cache.answered(prompt, backend.limit, answer)
 
     # --- balance
 

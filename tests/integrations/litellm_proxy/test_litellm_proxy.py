@@ -16,7 +16,7 @@ from ..harness.engine import ours
 from ..harness.lanes import Lane
 from .boot import proxy
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("litellm-proxy")]
+pytestmark = pytest.mark.timeout(240)
 ASKS = [{"role": "user", "content": "hello"}]
 ROUTES = {
     "/v1/chat/completions": {"messages": ASKS},

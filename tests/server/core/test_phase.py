@@ -157,6 +157,12 @@ def test_a_backend_of_unknown_size_takes_everybody():
     assert all(h.running(h.call(f"p{n}", 5000)) == "a" for n in range(5))
 
 
+def test_an_empty_backend_that_is_too_small_is_none():
+    h = phase(50, 1000)
+    h.call("p", 900)
+    assert h.running(h.call("q", 200)) is None
+
+
 def test_what_no_backend_holds_goes_where_most_room_is():
     h = phase(1000, 2000)
     assert h.running(h.call("p", 5000)) == "b"

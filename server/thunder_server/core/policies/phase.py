@@ -114,21 +114,20 @@ class PhasePolicy(MemoryBound):
 
     def _fit(self, fleet: Fleet, program: Program, at: float) -> Place | None:
         """Where there is room, and it is time to take it."""
-        fitting = [
-            backend
-            for backend in fleet.open_to(program)
-            if not backend.charges
-            or (
-                self._lacking(fleet, backend, program, at) <= 0
-                and self._worth_displacing(fleet, backend, program, (), at)
-            )
-        ]
+        fitting = [backend for backend in fleet.open_to(program) if self._fits(fleet, backend, program, at)]
         if not fitting:
             return None
         most = max(fitting, key=lambda backend: (backend.limit - backend.used(at), -backend.load))
         usual = next((backend for backend in fitting if backend.id == program.last_backend_id), most)
         best = fleet.router.route(program, fitting, usual, at)
         return Place(program, best.backend, best.reason)
+
+    def _fits(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> bool:
+        if not backend.charges:  # nobody is there who could grow
+            return program.need <= backend.limit
+        if self._lacking(fleet, backend, program, at) > 0:
+            return False
+        return self._worth_displacing(fleet, backend, program, (), at)
 
     def _lacking(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> float:
         """Tokens that are missing on the backend for the program."""
