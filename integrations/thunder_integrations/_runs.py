@@ -45,12 +45,13 @@ class Run:
         inside: Run | None = None,
     ) -> None:
         self.over = False
-        self._outer = inside or innermost()
+        self._before = _innermost.get()
         self._error: BaseException | None = None
-        current = thunder.current_program()
+        self._around = thunder.current_program()
+        outer, current = inside or innermost(), self._around
         if current is None and inside is not None:
             current = inside.program
-        nested = self._outer is not None and self._outer.program is current
+        nested = outer is not None and outer.program is current
         self._own = None
         if nested or current is Context().run(thunder.current_program):  # the process's own, or none
             self._own = thunder.program(name and name[:NAME_LENGTH], parent=current)
@@ -73,6 +74,10 @@ class Run:
     def failed(self, error: BaseException) -> None:
         """Notes an error that will not leave the run as an exception: the framework turns it into a text."""
         self._error = error
+
+    def prevails(self) -> bool:
+        """Whether code here is the run's: no, if somebody has opened a program in between."""
+        return thunder.current_program() in (None, self._around, self.program)
 
     @contextmanager
     def activated(self) -> Generator[None]:
@@ -110,7 +115,7 @@ class Run:
         error = error or self._error
         self.tools.end_all(error)
         if _innermost.get() is self:
-            _innermost.set(self._outer)
+            _innermost.set(self._before)
         return error
 
 
@@ -119,11 +124,11 @@ def _kind(error: BaseException | None) -> type[BaseException] | None:
 
 
 def innermost() -> Run | None:
-    """The run that this code is part of, None outside of all."""
+    """The run whose program is current here; None outside of all, and in a program opened in between."""
     run = _innermost.get()
     while run is not None and run.over:
-        run = run._outer
-    return run
+        run = run._before
+    return run if run is not None and run.program is thunder.current_program() else None
 
 
 def steps(run: Run, begin: Callable[[], Iterator[T]]) -> Generator[T, None, None]:

@@ -135,7 +135,7 @@ class Handler(BaseCallbackHandler):
     ) -> None:
         parent = self._parent(parent_run_id)
         run = innermost() if parent is None else parent.run
-        tools = self._loose if run is None else run.tools
+        tools = self._loose if run is None or not run.prevails() else run.tools
         self._enter(run_id, _Node(run, tools=tools))
         name = (serialized or {}).get("name") or more.get("name") or "tool"
         tools.begin(run_id, name, expected=(metadata or {}).get("expected_s"))
@@ -154,7 +154,7 @@ class Handler(BaseCallbackHandler):
     def _enter(self, run_id: UUID, node: _Node) -> None:
         """From now until `_leave` this context belongs to the run: the call goes out in it, the tool runs."""
         run = node.run
-        if run is not None and (thunder.current_program() is not run.program or innermost() is not run):
+        if run is not None and run.prevails() and innermost() is not run:
             node.activation = run.activated()
             with suppress(thunder.ThunderStateError):  # it may be over already, for what comes late
                 node.activation.__enter__()

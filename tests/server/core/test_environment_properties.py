@@ -13,7 +13,6 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.server.core.test_scheduler_properties import (
     PROGRAMS,
-    CheckedPhase,
     Lives,
     machine,
 )
@@ -138,12 +137,16 @@ class Sandboxes(Lives):
         assert not environments._promised
 
 
+def phase():
+    return make_policy("phase")
+
+
 def two_a_backend():
     return make_policy("cap", CapSettings(programs=2))
 
 
 TestSandboxesCap = machine("SandboxCap", two_a_backend, base=Sandboxes)
-TestSandboxesPhase = machine("SandboxPhase", CheckedPhase, base=Sandboxes)
+TestSandboxesPhase = machine("SandboxPhase", phase, base=Sandboxes)
 many = pytest.mark.slow
 TestManySandboxesCap = many(machine("ManySandboxCap", two_a_backend, examples=200, base=Sandboxes))
-TestManySandboxesPhase = many(machine("ManySandboxPhase", CheckedPhase, examples=200, base=Sandboxes))
+TestManySandboxesPhase = many(machine("ManySandboxPhase", phase, examples=200, base=Sandboxes))

@@ -156,6 +156,18 @@ def child():
     return last(agent("boss", [ask_helper]).invoke(asks("Delegate.")))
 
 
+def program_in_a_tool():
+    @tool
+    def ask_helper(question: str) -> str:
+        """Asks the helper, in a program that the user opens."""
+        with thunder.program(program_id="sub"):
+            lookup.invoke({"key": "it"})
+            agent("helper").invoke(asks(question))
+            return model().invoke("Hi.").text
+
+    return last(agent("boss", [ask_helper]).invoke(asks("Delegate.")))
+
+
 def another_framework():
     """The helper is an agent of pydantic-ai."""
     from pydantic_ai import Agent
