@@ -32,7 +32,7 @@ import thunder_sdk as thunder
 from tests.docker_engine import IMAGE, make_image
 
 STEPS = 4
-TOKENS = 256
+TOKENS = 192
 THUNDER = (sys.executable, "-c", "from thunder_server.cli import main; main()")
 
 
@@ -76,7 +76,7 @@ class Disk:
     def _watch(self) -> None:
         while not self._over.is_set():
             self.peak = max(self.peak, sum(each.get("SizeRw", 0) for each in ours(self._api, size=True)))
-            self._over.wait(0.2)
+            self._over.wait(1.0)
 
     def __enter__(self) -> Disk:
         self._thread = threading.Thread(target=self._watch)

@@ -45,14 +45,14 @@ class Engine:
         """A name that is this test's alone."""
         return f"{name}-{self.mark}"
 
-    def container(self, *command: str, **options: Any) -> str:
-        """A running container; its id."""
+    def container(self, *command: str, start: bool = True, **options: Any) -> str:
+        """A container, running unless it is not to `start`; its id."""
         command = command or ("sleep", "1000")
-        options.setdefault("labels", {})
-        options["labels"]["thunder-test"] = self.mark
+        options["labels"] = {"thunder-test": self.mark, **options.get("labels", {})}
         made = self.api.create_container(IMAGE, list(command), **options)["Id"]
         self._made.append(("container", made))
-        self.api.start(made)
+        if start:
+            self.api.start(made)
         return str(made)
 
     def volume(self, name: str, **options: Any) -> str:

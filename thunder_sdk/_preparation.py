@@ -81,7 +81,8 @@ class Environment:
         self._require_one()
         self._program.open()
         process = _process.here()
-        failure = process.sender.flush(min(process.patience, asking.left), Patience.EAGER)
+        # It ends as soon as a server that is away has been tried; one that is slow is waited for.
+        failure = process.sender.flush(min(_SLOWEST, asking.left), Patience.EAGER)
         if failure is not None:
             if asking.left <= 0:  # the server may not even have heard of the program
                 return False
@@ -105,6 +106,9 @@ class Environment:
             raise ThunderStateError(f"nobody prepares an environment for {program_id}: the SDK is disabled")
         if not self._program.wants_environment:
             raise ThunderStateError(f"{program_id} has no environment: give it one, program(environment=…)")
+
+
+_SLOWEST = 60.0  # s that a busy machine may take to tell the server of the program
 
 
 class _Asking:

@@ -200,7 +200,6 @@ class ProgramFields(TypedDict, total=False):
     lease_s: float
     max_wait_s: float
     environment: dict[str, object]
-    age_s: float  # how long ago it began: reports travel in the background
 
 
 class _Event(TypedDict):

@@ -79,8 +79,12 @@ class Crew:
         self.records.append(Opened(program=program_id, name=session.id, parent=None, at=time.time()))
         # As in the simulator: what clients expect of a tool is roughly what it will take.
         guesses = random.Random(session.id)
-        chat = Conversation(self._filler, self.sizes, f"{self.salt} {session.id}")
-        system = f"{self.salt} {self._filler.text(session.model, self.sizes.words(session.system_tokens))}"
+        # Programs are to share so many tokens and no more: the system prompt with its salt (a token a
+        # character for most tokenizers) and the frames of two messages. What differs leads the second one.
+        chat = Conversation(self._filler, self.sizes, f"{session.id} {self.salt}")
+        frames = len(self.salt) + 2 * self.sizes.per_message
+        words = self.sizes.words(max(8.0, session.system_tokens - frames))
+        system = f"{self.salt} {self._filler.text(session.model, words)}"
         chat.begin(system, session.system_tokens, session.turns[0].prompt_tokens)
         answer, told, reusable = "", 0, 0
         try:

@@ -88,7 +88,7 @@ def simulate(
     A cache that thrashes is chaotic: a tool that takes a hundredth longer may cost or save many hits. So
     makespan and hit rate are means over `DRAWS` runs whose tools differ that much; the rest is of the first.
     """
-    if target.route not in (Route.DIRECT, Route.THUNDER):
+    if target.route not in (Route.DIRECT, Route.THUNDER) or target.telling is Telling.BODY:
         return None
     rows = [
         _run(

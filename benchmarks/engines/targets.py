@@ -6,6 +6,7 @@
 ``thunder:POLICY``          ``thunder serve``, told phases and durations by the SDK; POLICY as in ``thunder
                             simulate``: ``phase``, ``paper``, ``paper:1``, ``cap:6``, ``passthrough``
 ``thunder:POLICY/inferred`` the same, told nothing but calls that name their program
+``thunder:POLICY/released`` the same, but told when a program has ended, as ThunderAgent's clients do
 ``vllm-router``             vLLM's router, ``consistent_hash`` on the session header
 ``NAME=URL``                whatever answers there; programs name themselves by ``X-Session-ID``
 ``NAME=URL,body``           the same, by ``program_id`` in the body, and are released as ThunderAgent's are
@@ -34,6 +35,14 @@ class Telling(StrEnum):
     EXPLICIT = "explicit"  # phases, durations and ends, by the SDK
     HEADER = "header"  # X-Session-ID on every call
     BODY = "body"  # program_id in every body, and a release
+
+
+_SIGNALS = {
+    "": Telling.EXPLICIT,
+    "explicit": Telling.EXPLICIT,
+    "inferred": Telling.HEADER,
+    "released": Telling.BODY,
+}
 
 
 class Route(StrEnum):
@@ -79,12 +88,11 @@ class Target:
             return cls(name=text, route=Route.DIRECT, at_a_time=int(rest) if rest else None)
         if kind == Route.THUNDER:
             policy, _, signals = rest.partition("/")
-            if policy and signals in ("", "explicit", "inferred"):
-                telling = Telling.HEADER if signals == "inferred" else Telling.EXPLICIT
-                return cls(name=text, route=Route.THUNDER, policy=policy, telling=telling)
+            if policy and signals in _SIGNALS:
+                return cls(name=text, route=Route.THUNDER, policy=policy, telling=_SIGNALS[signals])
         raise ValueError(
             f"{text!r} is no target; there are direct, direct:N, thunder:POLICY, thunder:POLICY/inferred, "
-            "vllm-router and NAME=URL"
+            "thunder:POLICY/released, vllm-router and NAME=URL"
         )
 
 

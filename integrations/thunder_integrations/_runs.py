@@ -2,22 +2,23 @@
 
 One rule for all frameworks. A run takes part in the program that is current where it starts. Where none is,
 it is a program of its own. Where the current program is that of another run, which thus runs it as a tool, it
-is a child: it has a context of its own, which the engine keeps apart from its parent's.
+is a child: it has a context of its own, which the engine keeps apart from its parent's. So it is where a
+program is current in the whole process, as below ``thunder run``: such a process may have many runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
-from types import MappingProxyType, TracebackType
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
+from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import thunder_sdk as thunder
+from thunder_integrations._actions import NOTHING_EXPECTED, Actions
 
 NAME_LENGTH: Final = 200  # of a program's label
-NOTHING_EXPECTED: Final[Mapping[str, float]] = MappingProxyType({})
 
 T = TypeVar("T")
 
@@ -44,17 +45,18 @@ class Run:
         inside: Run | None = None,
     ) -> None:
         self.over = False
-        self._outer = inside or innermost()
+        self._before = _innermost.get()
         self._error: BaseException | None = None
-        current = thunder.current_program()
+        self._around = thunder.current_program()
+        outer, current = inside or innermost(), self._around
         if current is None and inside is not None:
             current = inside.program
-        nested = self._outer is not None and self._outer.program is current
+        nested = outer is not None and outer.program is current
         self._own = None
-        if current is None or nested:
+        if nested or current is Context().run(thunder.current_program):  # the process's own, or none
             self._own = thunder.program(name and name[:NAME_LENGTH], parent=current)
         self.program: thunder.Program = self._own or current  # type: ignore[assignment]  # one of them is
-        self.tools = ToolCalls(expected, self.program)
+        self.tools = Actions(self.program, expected)
 
     def start(self) -> Self:
         """Opens its program, if that is its own, and makes it current here."""
@@ -72,6 +74,10 @@ class Run:
     def failed(self, error: BaseException) -> None:
         """Notes an error that will not leave the run as an exception: the framework turns it into a text."""
         self._error = error
+
+    def prevails(self) -> bool:
+        """Whether code here is the run's: no, if somebody has opened a program in between."""
+        return thunder.current_program() in (None, self._around, self.program)
 
     @contextmanager
     def activated(self) -> Generator[None]:
@@ -109,7 +115,7 @@ class Run:
         error = error or self._error
         self.tools.end_all(error)
         if _innermost.get() is self:
-            _innermost.set(self._outer)
+            _innermost.set(self._before)
         return error
 
 
@@ -118,11 +124,11 @@ def _kind(error: BaseException | None) -> type[BaseException] | None:
 
 
 def innermost() -> Run | None:
-    """The run that this code is part of, None outside of all."""
+    """The run whose program is current here; None outside of all, and in a program opened in between."""
     run = _innermost.get()
     while run is not None and run.over:
-        run = run._outer
-    return run
+        run = run._before
+    return run if run is not None and run.program is thunder.current_program() else None
 
 
 def steps(run: Run, begin: Callable[[], Iterator[T]]) -> Generator[T, None, None]:
@@ -160,51 +166,13 @@ async def async_steps(run: Run, begin: Callable[[], AsyncGenerator[T, None]]) ->
                 break
             yield step
     except BaseException as error:
-        await asyncio.create_task(_close(inner), context=context)
-        context.run(run.finish, error)
+        try:
+            await asyncio.create_task(_close(inner), context=context)
+        finally:
+            context.run(run.finish, error)
         raise
     context.run(run.finish)
 
 
 async def _close(inner: AsyncGenerator[Any, None]) -> None:
     await inner.aclose()
-
-
-class ToolCalls:
-    """The tool calls under way, by whatever identifies one of them to the framework.
-
-    For hooks that tell of a beginning in one place and of the end in another, late, twice, or never.
-
-    Args:
-        expected: seconds that a tool usually runs, by its name.
-        program: whose calls they are; without it, whichever is current when one begins.
-    """
-
-    def __init__(
-        self, expected: Mapping[str, float] = NOTHING_EXPECTED, program: thunder.Program | None = None
-    ) -> None:
-        self._expected = expected
-        self._program = program
-        self._running: dict[Hashable, Any] = {}
-
-    def begin(self, key: Hashable, tool: str, *, expected: float | None = None) -> None:
-        """`tool` begins; nothing if `key` runs already, or there is no program, or it is over."""
-        program = self._program or thunder.current_program()
-        if key in self._running or program is None:
-            return
-        with suppress(thunder.ThunderStateError):
-            acting = program.acting(tool or "tool", expected=self._expected.get(tool, expected))
-            # In a copy of the context: a hook must leave no span behind in its caller's.
-            copy_context().run(acting.__enter__)
-            self._running[key] = acting
-
-    def end(self, key: Hashable, error: BaseException | None = None) -> None:
-        """It has ended, with `error`; nothing if it does not run."""
-        acting = self._running.pop(key, None)
-        if acting is not None:
-            acting.__exit__(_kind(error), error, None)
-
-    def end_all(self, error: BaseException | None = None) -> None:
-        """Whatever still runs has ended: nobody will tell."""
-        for key in list(self._running):
-            self.end(key, error)

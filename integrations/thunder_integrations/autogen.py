@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 from autogen_agentchat import messages, tools
 
 import thunder_sdk as thunder
-from thunder_integrations._runs import NOTHING_EXPECTED, Run, ToolCalls, async_steps
+from thunder_integrations._actions import NOTHING_EXPECTED, Actions
+from thunder_integrations._runs import Run, async_steps
 
 __all__ = ["AgentTool", "TeamTool", "run", "run_stream", "sandbox"]
 
@@ -53,7 +54,7 @@ async def run_stream(
             yield message
 
 
-def _follow(tool_calls: ToolCalls, message: Any) -> None:
+def _follow(tool_calls: Actions, message: Any) -> None:
     """Acting, from what the stream tells: a request before its tools run, an execution when all have.
 
     Ids count for one agent only: some engines number them from 0 in every answer.

@@ -19,8 +19,9 @@ from crewai.hooks import InterceptionPoint
 from crewai.llms.hooks.base import BaseInterceptor
 
 import thunder_sdk as thunder
+from thunder_integrations._actions import Actions
 from thunder_integrations._clients import reaches
-from thunder_integrations._runs import Run, ToolCalls, innermost
+from thunder_integrations._runs import Run, innermost
 
 __all__ = ["Interceptor", "install"]
 
@@ -79,7 +80,7 @@ class _Hooks:
     def __init__(self) -> None:
         self.expected: dict[str, float] = {}
         self._runs: dict[Run, object] = {}
-        self._calls: dict[int, tuple[object, ToolCalls, Run | None]] = {}
+        self._calls: dict[int, tuple[object, Actions, Run | None]] = {}
 
     def points(self) -> list[tuple[Any, Any]]:
         return [
@@ -112,7 +113,7 @@ class _Hooks:
         run = innermost()
         if run is None and thunder.current_program() is None:
             return
-        tools = ToolCalls(self.expected) if run is None else run.tools
+        tools = Actions(expected=self.expected) if run is None else run.tools
         # Nothing else identifies the call: both hooks get the very dict of its arguments.
         key = id(context.tool_input)
         tools.begin(key, context.tool_name)

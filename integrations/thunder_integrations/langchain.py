@@ -20,9 +20,10 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
 import thunder_sdk as thunder
-from thunder_integrations._runs import Run, ToolCalls, innermost
+from thunder_integrations._actions import Actions
+from thunder_integrations._runs import Run, innermost
 
-__all__ = ["Handler", "install", "wrap"]
+__all__ = ["install", "wrap"]
 
 T = TypeVar("T")
 
@@ -62,7 +63,7 @@ class _Node:
 
     __slots__ = ("activation", "began", "run", "tools")
 
-    def __init__(self, run: Run | None, *, began: bool = False, tools: ToolCalls | None = None) -> None:
+    def __init__(self, run: Run | None, *, began: bool = False, tools: Actions | None = None) -> None:
         self.run = run
         self.began = began  # the run begins and ends with it
         self.tools = tools  # where it counts, if it is a tool
@@ -83,7 +84,7 @@ class Handler(BaseCallbackHandler):
     def __init__(self) -> None:
         self.expected: dict[str, float] = {}
         self._nodes: dict[UUID, _Node] = {}
-        self._loose = ToolCalls(self.expected)
+        self._loose = Actions(expected=self.expected)
 
     # --- chains and graphs -------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class Handler(BaseCallbackHandler):
     ) -> None:
         parent = self._parent(parent_run_id)
         run = innermost() if parent is None else parent.run
-        tools = self._loose if run is None else run.tools
+        tools = self._loose if run is None or not run.prevails() else run.tools
         self._enter(run_id, _Node(run, tools=tools))
         name = (serialized or {}).get("name") or more.get("name") or "tool"
         tools.begin(run_id, name, expected=(metadata or {}).get("expected_s"))
@@ -153,7 +154,7 @@ class Handler(BaseCallbackHandler):
     def _enter(self, run_id: UUID, node: _Node) -> None:
         """From now until `_leave` this context belongs to the run: the call goes out in it, the tool runs."""
         run = node.run
-        if run is not None and (thunder.current_program() is not run.program or innermost() is not run):
+        if run is not None and run.prevails() and innermost() is not run:
             node.activation = run.activated()
             with suppress(thunder.ThunderStateError):  # it may be over already, for what comes late
                 node.activation.__enter__()

@@ -17,6 +17,7 @@ where the host is known; what is added there goes to the configured server (and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import MutableMapping
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -26,7 +27,10 @@ from litellm.integrations.custom_logger import CustomLogger
 
 import thunder_sdk as thunder
 
-_ENDPOINTS: Final = ("/completions", "/responses", "/messages", "/embeddings", "/rerank")
+# How a URL ends that LiteLLM sends to itself; what it hands to the openai client is the base of such URLs.
+_ENDPOINT: Final = re.compile(
+    r"/(completions|responses|messages|embeddings|moderations|rerank|score|audio/\w+|images/\w+)(/|$)"
+)
 
 
 class Tagger(CustomLogger):
@@ -37,8 +41,9 @@ class Tagger(CustomLogger):
         request = kwargs["additional_args"]
         url = str(request.get("api_base") or "")
         ours = self.headers_to(url)
-        if ours:
-            add(ours, _headers_of(request, url))
+        headers = _headers_of(request, url) if ours else None
+        if headers is not None:
+            add(ours, headers)
 
     def headers_to(self, url: str) -> dict[str, str]:
         """What a call to `url` says of its program."""
@@ -62,15 +67,18 @@ def add(ours: dict[str, str], headers: MutableMapping[str, Any]) -> None:
     headers.update({name: value for name, value in ours.items() if name.lower() not in present})
 
 
-def _headers_of(request: dict[str, Any], url: str) -> MutableMapping[str, Any]:
-    """The headers that will be sent.
+def _headers_of(request: dict[str, Any], url: str) -> MutableMapping[str, Any] | None:
+    """The headers that will be sent, None where they cannot be reached.
 
     Calls that LiteLLM sends itself name their full URL, and ``headers`` is what goes out. Those that it makes
     through the openai client name its base URL, and pass it ``extra_headers``, which may be the caller's own.
     """
-    if urlsplit(url).path.rstrip("/").endswith(_ENDPOINTS):
-        sent: MutableMapping[str, Any] = request["headers"]
+    if _ENDPOINT.search(urlsplit(url).path):
+        sent: MutableMapping[str, Any] | None = request.get("headers")
         return sent
-    arguments = request["complete_input_dict"]
-    copy = arguments["extra_headers"] = dict(arguments.get("extra_headers") or {})
+    arguments = request.get("complete_input_dict")
+    if not isinstance(arguments, dict):
+        return None  # a file, say, in words for a log
+    copy: MutableMapping[str, Any] = dict(arguments.get("extra_headers") or {})
+    arguments["extra_headers"] = copy
     return copy

@@ -48,7 +48,7 @@ class Handler(Tagger):
         sent = {name.lower(): value for name, value in _headers(data).items()}
         said = _take_program_id(data)
         tenant = _tenant(user_api_key_dict)
-        ours = {name: value for name, value in sent.items() if name.startswith(_FORWARDED)}
+        ours = {name: value for name, value in sent.items() if value and name.startswith(_FORWARDED)}
         ours.pop("x-thunder-api-key", None)
         if _PROGRAM not in ours:
             program = said or _session(sent, data, tenant)

@@ -24,7 +24,8 @@ from agents.sandbox.session.sinks import EventSink
 from openai import AsyncOpenAI
 
 import thunder_sdk as thunder
-from thunder_integrations._runs import NOTHING_EXPECTED, Run, ToolCalls, innermost
+from thunder_integrations._actions import NOTHING_EXPECTED, Actions
+from thunder_integrations._runs import Run, innermost
 
 __all__ = ["Hooks", "Runner", "SandboxSink", "as_tool", "install"]
 
@@ -61,7 +62,7 @@ class Hooks(agents.RunHooks[Any]):
     ) -> None:
         self._inner: agents.RunHooks[Any] = inner or agents.RunHooks()
         self.expected = expected
-        self._loose = ToolCalls(expected)
+        self._loose = Actions(expected=expected)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
         self._tools().begin(_call(context, tool), getattr(context, "tool_name", tool.name))
@@ -71,7 +72,7 @@ class Hooks(agents.RunHooks[Any]):
         self._tools().end(_call(context, tool))
         await self._inner.on_tool_end(context, agent, tool, result)
 
-    def _tools(self) -> ToolCalls:
+    def _tools(self) -> Actions:
         run = innermost()
         return self._loose if run is None else run.tools
 

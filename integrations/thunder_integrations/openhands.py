@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import thunder_sdk as thunder
-from thunder_integrations._runs import ToolCalls
+from thunder_integrations._actions import Actions
 
 _PROGRAM_ID: Final = "X-Thunder-Program-Id"
 _PARENT_ID: Final = "X-Thunder-Parent-Id"
@@ -231,7 +231,7 @@ class Watch:
 
     def _begin(self) -> None:
         self.program = self._opened()
-        self._tools = ToolCalls(program=self.program)
+        self._tools = Actions(program=self.program)
 
     def told(self, event: Any) -> None:
         """An event of the conversation, in whichever thread it comes."""

@@ -10,15 +10,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 from pydantic_ai.capabilities import AbstractCapability
 
 import thunder_sdk as thunder
+from thunder_integrations._actions import NOTHING_EXPECTED
 from thunder_integrations._clients import tag
-from thunder_integrations._runs import NOTHING_EXPECTED, Run, innermost
+from thunder_integrations._runs import Run, innermost
 
 __all__ = ["Thunder"]
+
+# Which run is under way, and which of its capabilities reports it.
+_reporter: ContextVar[tuple[str, object]] = ContextVar("thunder_pydantic_ai", default=("", None))
 
 
 class Thunder(AbstractCapability[Any]):
@@ -39,8 +44,15 @@ class Thunder(AbstractCapability[Any]):
         self._expected = expected
 
     async def wrap_run(self, ctx: Any, *, handler: Any) -> Any:
-        async with Run(ctx.agent.name if ctx.agent is not None else None):
+        before = _reporter.get()
+        if before[0] == ctx.run_id:  # one for the agent, and a second one for the run
             return await handler()
+        _reporter.set((ctx.run_id, self))
+        try:
+            async with Run(ctx.agent.name if ctx.agent is not None else None):
+                return await handler()
+        finally:
+            _reporter.set(before)
 
     async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> Any:
         run = innermost()
@@ -50,6 +62,8 @@ class Thunder(AbstractCapability[Any]):
         return await handler(request_context)
 
     async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
+        if _reporter.get()[1] is not self:
+            return await handler(args)
         expected = self._expected.get(call.tool_name, (tool_def.metadata or {}).get("expected_s"))
         async with thunder.acting(call.tool_name, expected=expected):
             return await handler(args)

@@ -18,8 +18,9 @@ import smolagents
 from smolagents.local_python_executor import LocalPythonExecutor, PythonExecutor
 
 import thunder_sdk as thunder
+from thunder_integrations._actions import NOTHING_EXPECTED
 from thunder_integrations._clients import tag
-from thunder_integrations._runs import NOTHING_EXPECTED, Run, steps
+from thunder_integrations._runs import Run, steps
 
 __all__ = ["CodeAgent", "ToolCallingAgent"]
 

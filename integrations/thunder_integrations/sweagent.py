@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import thunder_sdk as thunder
-from thunder_integrations._runs import ToolCalls
+from thunder_integrations._actions import Actions
 
 _SUBMITTED: Final = "submitted"
 _COMMANDS: Final = {"run": "run", "r": "run", "run-batch": "run-batch", "b": "run-batch"}
@@ -54,14 +54,14 @@ class AgentHook(Hook):
         tools: whose they are; by default of the program that is current when the agent starts.
     """
 
-    def __init__(self, tools: ToolCalls | None = None) -> None:
+    def __init__(self, tools: Actions | None = None) -> None:
         self._given = self._tools = tools
 
     def on_run_start(self) -> None:
         """The agent begins."""
         program = thunder.current_program()
         if self._given is None:
-            self._tools = None if program is None else ToolCalls(program=program)
+            self._tools = None if program is None else Actions(program=program)
 
     def on_model_query(self, *, messages: object, agent: str) -> None:
         """The model is to think. A tool that broke off has not been told of."""
@@ -213,7 +213,7 @@ class Instance:
 
     def __init__(self, program: thunder.Program) -> None:
         self.program = program
-        self.tools = ToolCalls(program=program)
+        self.tools = Actions(program=program)
         self.over = False
         self._activation: AbstractContextManager[object] | None = None
         self._outcome: str | None = None
@@ -255,7 +255,7 @@ class Instance:
 class ActingDeployment:
     """A deployment of swe-rex in which commands are acting; all else is the inner one's."""
 
-    def __init__(self, inner: Any, tools: ToolCalls) -> None:
+    def __init__(self, inner: Any, tools: Actions) -> None:
         self._inner = inner
         self._tools = tools
 
@@ -273,7 +273,7 @@ class ActingDeployment:
 class ActingRuntime:
     """Its runtime."""
 
-    def __init__(self, inner: Any, tools: ToolCalls) -> None:
+    def __init__(self, inner: Any, tools: Actions) -> None:
         self._inner = inner
         self._tools = tools
 

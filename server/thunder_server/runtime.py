@@ -19,7 +19,15 @@ from thunder_server.backend_spec import BackendSpec
 from thunder_server.backends.kv_events import KvEvents
 from thunder_server.backends.poller import Poller
 from thunder_server.calls import Call, Cut
-from thunder_server.core.decisions import Cancel, Decision, Dispatch, Errand, Refuse, TokenizersDiffer
+from thunder_server.core.decisions import (
+    Cancel,
+    Decision,
+    Dispatch,
+    Errand,
+    Preferred,
+    Refuse,
+    TokenizersDiffer,
+)
 from thunder_server.core.events import (
     BackendAdded,
     BackendDrained,
@@ -171,6 +179,15 @@ class Runtime:
             case Cancel():
                 if (call := self.calls.get(decision.call_id)) is not None:
                     call.interrupt(decision)
+            case Preferred() if decision.preferred_id != decision.backend_id:
+                log.info(
+                    "shadow: program %s went to %s (%d tokens cached there); the router prefers %s (%d)",
+                    decision.program_id,
+                    decision.backend_id,
+                    decision.cached_tokens,
+                    decision.preferred_id,
+                    decision.preferred_tokens,
+                )
             case TokenizersDiffer(backend_ids=(one, other), path=path):
                 log.warning(
                     "backends %s and %s count different tokens in the same prompt (%s): their tokenizers or "

@@ -113,7 +113,8 @@ class TestWork:
             row = simulate(Target.parse(text), sessions, 0, 4, machines)
             assert row is not None
             assert (row["policy"], row["signals"], row["programs"]) == (text, signals, 6)
-        assert simulate(Target.parse("vllm-router"), sessions, 0, 4, machines) is None
+        for text in ("vllm-router", "thunder:phase/released"):
+            assert simulate(Target.parse(text), sessions, 0, 4, machines) is None
 
     def test_takes_no_longer_with_endless_memory(self) -> None:
         machines = Machines(preset=PRESETS["cpu-small"], replicas=1, kv_tokens=1200)
@@ -155,12 +156,25 @@ def test_the_whole_kit_on_emulated_engines(tmp_path, capsys):
     words += ["--json", str(path)]
     words += ["--programs", "6", "--at-a-time", "3", "--turns", "3", "--first", "300", "--growth", "100"]
     words += ["--output", "8", "--tool", "0.05"]
-    words += ["--targets", "direct", "direct:2", "thunder:cap:1", "thunder:paper/inferred"]
+    words += [
+        "--targets",
+        "direct",
+        "direct:2",
+        "thunder:cap:1",
+        "thunder:paper/inferred",
+        "thunder:cap:1/released",
+    ]
     assert main(words) == 0
     value = json.loads(path.read_text())
     rows = {row["policy"]: row for row in value["rows"]}
-    assert list(rows) == words[-4:]
-    assert [row["signals"] for row in rows.values()] == ["inferred", "inferred", "explicit", "inferred"]
+    assert list(rows) == words[-5:]
+    assert [row["signals"] for row in rows.values()] == [
+        "inferred",
+        "inferred",
+        "explicit",
+        "inferred",
+        "inferred",
+    ]
     calls = sum(len(session.turns) for session in work.sessions(SMALL, 0))
     assert {detail["calls"] for detail in value["details"]} == {calls}
     assert {detail["failed"] for detail in value["details"]} == {0}

@@ -73,7 +73,8 @@ def test_the_command_is_a_program_with_all_that_was_said(server: Server) -> None
     done = run(server, *words, *more, "--", sys.executable, "-c", TELL)
     assert (done.returncode, done.stderr) == (0, "")
     env = json.loads(done.stdout)
-    assert env["OPENAI_BASE_URL"] == env["OPENAI_API_BASE"] == f"{server.url}/p/said/v1"
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE"):
+        assert env[name] == f"{server.url}/p/said/v1"
     assert env["ANTHROPIC_BASE_URL"] == f"{server.url}/p/said"
     assert env["THUNDER_BASE_URL"] == server.url
     assert json.loads(env["THUNDER_PROGRAM_CONTEXT"])["id"] == "said"
@@ -187,8 +188,9 @@ def test_programs_in_it_are_its_children(server: Server) -> None:
 def test_a_server_with_keys(dead_url: str) -> None:
     with served("--backend", dead_url, "--api-key", "secret") as guarded:
         words = ("--id", "keyed", "--api-key", "secret", "--", sys.executable, "-c", TELL)
-        done = thunder("run", *words, THUNDER_BASE_URL=guarded.url)
-        assert json.loads(done.stdout)["OPENAI_API_KEY"] == "secret"
+        done = thunder("run", *words, THUNDER_BASE_URL=guarded.url, OPENAI_API_KEY="sk-somebody-elses")
+        env = json.loads(done.stdout)
+        assert env["OPENAI_API_KEY"] == env["ANTHROPIC_API_KEY"] == "secret"
         answer = httpx.get(
             f"{guarded.url}/thunder/v1/programs/keyed", headers={"Authorization": "Bearer secret"}
         )

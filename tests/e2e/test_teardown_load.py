@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import pytest
 
 from tests.docker_engine import Engine
 from tests.e2e.processes import served
-from tests.server.http.fake_engine import FakeEngine, Reply, Seen
+from tests.server.http.fake_engine import FakeEngine, Reply, Seen, chunk_of
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 CONTAINERS = 100
+RUNNING = 25
 CLIENTS = 8
 CHUNKS = 20
 
 
 async def streams(seen: Seen, reply: Reply) -> None:
-    """A chunk every few milliseconds."""
-    await reply.head(content_type="text/event-stream", connection="close")
+    """A word every few milliseconds."""
+    await reply.stream_head()
     for index in range(CHUNKS):
-        choice = {"index": 0, "delta": {"content": str(index)}}
-        chunk = {"id": "c", "object": "chat.completion.chunk", "choices": [choice]}
-        await reply.raw(f"data: {json.dumps(chunk)}\n\n".encode())
+        await reply.chunk(chunk_of(str(index)) + b"\n\n")
         await asyncio.sleep(0.005)
-    await reply.raw(b"data: [DONE]\n\n")
+    await reply.chunk(b"data: [DONE]\n\n")
+    await reply.end()
 
 
 class Listener:
@@ -59,19 +59,23 @@ class Listener:
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_calls_stream_on_while_a_hundred_containers_go(engine: Engine) -> None:
     program = f"p-{engine.mark}"
     labels = {"thunder-test": engine.mark, "thunder.program": program}
-    for _ in range(CONTAINERS):
-        engine.container(labels=labels)
-    async with FakeEngine() as backend, aiohttp.ClientSession() as http, asyncio.timeout(240):
+    with ThreadPoolExecutor(8) as pool:  # some run, which costs more both ways
+        list(
+            pool.map(lambda index: engine.container(labels=labels, start=index < RUNNING), range(CONTAINERS))
+        )
+    async with FakeEngine() as backend, aiohttp.ClientSession() as http, asyncio.timeout(500):
         backend.answer = streams
         with served("--backend", backend.url) as server:
             listener = Listener(server.url)
             async with asyncio.TaskGroup() as clients:
                 for index in range(CLIENTS):
                     clients.create_task(listener.listen(http, f"caller-{index}"))
+                while len(listener.at) < CLIENTS * CHUNKS:
+                    await asyncio.sleep(0.01)
                 await declare(http, server.url, program, engine.of_program(program))
                 began = time.monotonic()
                 async with http.delete(f"{server.url}/thunder/v1/programs/{program}") as answer:

@@ -91,14 +91,14 @@ def page_with(table: str) -> str:
     return f"{before}{BEGIN}\n{table}{END}{after}"
 
 
-def main(words: Sequence[str]) -> str | None:
+def main(words: Sequence[str]) -> None:
     """With ``--declared`` from the marks alone, for who has not all lanes."""
     proofs = declared() if "--declared" in words else recorded(RESULTS)
-    lost = {_cell(proof) for proof in declared()} - {_cell(proof) for proof in proofs}
-    if lost:
-        return "\n  ".join(["the table stays as it is, for these did not run:", *sorted(lost)])
-    PAGE.write_text(page_with(render(proofs)))
-    return None
+    not_run = {_cell(proof) for proof in declared()} - {_cell(proof) for proof in proofs}
+    if not_run:
+        print("docs/integrations.md stays as it is, for these did not run:", *sorted(not_run), sep="\n  ")
+    else:
+        PAGE.write_text(page_with(render(proofs)))
 
 
 def _cell(proof: Proof) -> str:
@@ -106,4 +106,4 @@ def _cell(proof: Proof) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

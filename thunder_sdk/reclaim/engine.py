@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
-from thunder_sdk.reclaim.endings import Absent, Failed
+from thunder_sdk.reclaim.endings import Absent, Failed, Spared
 from thunder_sdk.reclaim.ownership import Clock, unix
 
 LOCAL: Final = "unix:///var/run/docker.sock"
@@ -26,7 +26,7 @@ class Engine:
 
     def __init__(self, address: str, timeout: float) -> None:
         self.address = address
-        self._timeout = timeout
+        self.timeout = timeout
         self._clock: Clock | None = None
 
     def __enter__(self) -> Self:
@@ -41,24 +41,29 @@ class Engine:
         with self.answering("the engine"):
             self._knock()
             settings: dict[str, Any] = docker.utils.kwargs_from_env()  # certificates for TLS, that is
-            settings |= {"base_url": self.address, "timeout": self._timeout}
+            settings |= {"base_url": self.address, "timeout": self.timeout}
             # A client that shall ask for the version itself keeps its sockets open if that fails.
             with closing(docker.APIClient(version=MINIMUM_DOCKER_API_VERSION, **settings)) as asking:
                 version = asking.version(api_version=False)["ApiVersion"]
             self.api = docker.APIClient(version=version, **settings)
         return self
 
-    def _knock(self) -> None:
-        """OSError if nobody listens at the socket: the package would leave its own one open then."""
-        if self.local:
-            with socket.socket(socket.AF_UNIX) as door:
-                door.settimeout(self._timeout)
-                door.connect(self.address.removeprefix("unix://"))
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.api.close()
+
+    def renew(self, timeout: float) -> None:
+        """For another use, with another `timeout`; what the clock said may be old by then."""
+        self.timeout = self.api.timeout = timeout
+        self._clock = None
+
+    def _knock(self) -> None:
+        """OSError if nobody listens at the socket: the package would leave its own one open then."""
+        if self.local:
+            with socket.socket(socket.AF_UNIX) as door:
+                door.settimeout(self.timeout)
+                door.connect(self.address.removeprefix("unix://"))
 
     @contextmanager
     def answering(self, what: str) -> Iterator[None]:
@@ -78,7 +83,7 @@ class Engine:
             ) from error
         except requests.Timeout as error:
             raise Failed(
-                f"{what}: no answer from the engine at {self.address} within {self._timeout:g} s",
+                f"{what}: no answer from the engine at {self.address} within {self.timeout:g} s",
                 retryable=True,
             ) from error
         except (requests.RequestException, docker.errors.DockerException, OSError, ValueError) as error:
@@ -111,3 +116,34 @@ class Engine:
         with self.answering("the list of containers"):
             found: list[Mapping[str, Any]] = self.api.containers(all=True, filters=filters)
         return found
+
+
+class Engines:
+    """Connections to one engine, kept for whoever needs one next: making one takes some computing."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._idle: list[Engine] = []
+
+    @contextmanager
+    def lend(self, timeout: float) -> Iterator[Engine]:
+        """A connection for one block, which may be in any thread. One that failed is not used again."""
+        try:
+            engine = self._idle.pop()
+            engine.renew(timeout)
+        except IndexError:
+            engine = Engine(self._address, timeout).__enter__()
+        try:
+            yield engine
+        except (Absent, Spared):
+            self._idle.append(engine)
+            raise
+        except BaseException:
+            engine.api.close()
+            raise
+        self._idle.append(engine)
+
+    def close(self) -> None:
+        """Closes those that nobody has."""
+        while self._idle:
+            self._idle.pop().api.close()

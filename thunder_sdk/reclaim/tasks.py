@@ -7,7 +7,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -27,6 +29,8 @@ class Site:
     hosts: tuple[str, ...]
     engine: str
     roots: tuple[Path, ...]
+    lend: Callable[[float], AbstractContextManager[Engine]]
+    """A connection to the engine, on which nothing takes longer than so many seconds."""
 
     @classmethod
     def here(cls, docker_host: str | None, *, names: Sequence[str] = (), roots: Sequence[Path] = ()) -> Self:
@@ -37,10 +41,12 @@ class Site:
         hosts = list(names or (socket.gethostname(),))
         if docker_host:
             hosts.append(docker_host)
+        engine = docker_host or LOCAL
         return cls(
             hosts=tuple(dict.fromkeys(hosts)),
-            engine=docker_host or LOCAL,
+            engine=engine,
             roots=tuple(roots) or (Path(tempfile.gettempdir()),),
+            lend=partial(Engine, engine),
         )
 
 
@@ -80,6 +86,6 @@ def _remove(task: Task, site: Site, claimed: tuple[Owner, ...]) -> None:
         case ResourceKind.PORT:
             ports.require_free(ref)
         case _:
-            with Engine(site.engine, min(timeout, ENGINE_PATIENCE)) as engine:
+            with site.lend(min(timeout, ENGINE_PATIENCE)) as engine:
                 pin, brought = task.get("pin"), task.get("brought", False)
                 objects.remove(engine, kind, ref, claimed, pin=pin, brought=brought)

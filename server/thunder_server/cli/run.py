@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from thunder_sdk import Program
 
 _PROBE_S: Final = 2.0
+# Where clients look: openai's own, older ones, LiteLLM's for vLLM; Anthropic's adds the /v1 itself.
+_OPENAI_URLS: Final = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "HOSTED_VLLM_API_BASE")
+_ANTHROPIC_URL: Final = "ANTHROPIC_BASE_URL"
+_KEYS: Final = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
 # What somebody may send us and means for the command.
 _FORWARDED: Final = (
     signal.SIGHUP,
@@ -82,7 +86,7 @@ def run(
 ) -> None:
     """Run a command as one program: its calls go through the server, and its end is the program's.
 
-    The command gets OPENAI_BASE_URL, OPENAI_API_BASE and ANTHROPIC_BASE_URL that name the program, and
+    The command gets an OPENAI_BASE_URL and an ANTHROPIC_BASE_URL that name the program, and
     THUNDER_PROGRAM_CONTEXT for code that uses the SDK. Signals are handed on. The program succeeds if the
     command exits with 0; it is dropped if that was stopped by a signal. The exit status is the command's.
 
@@ -141,9 +145,10 @@ def _environment(program: Program, api_key: str | None, *, routed: bool) -> Mapp
     """The command's environment: the program for the SDK and, if ``routed``, for everybody else."""
     env = program.env()
     if routed:
-        env["OPENAI_BASE_URL"] = env["OPENAI_API_BASE"] = program.base_url
-        env["ANTHROPIC_BASE_URL"] = program.base_url.removesuffix("/v1")
-        env.setdefault("OPENAI_API_KEY", api_key or "-")  # clients refuse to start with none
+        env.update(dict.fromkeys(_OPENAI_URLS, program.base_url))
+        env[_ANTHROPIC_URL] = program.base_url.removesuffix("/v1")
+        for name in _KEYS:
+            env[name] = api_key or env.get(name) or "-"  # clients refuse to start with none
     return env
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,8 @@ from thunder_server.cli.replaying import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.table import Table
 
     from thunder_server.simulation.tuning import Trial, Tuned
@@ -72,9 +74,9 @@ def tune(
     """Find settings for this traffic, and say what each of them changes.
 
     Replays the traffic on simulated engines and turns one knob after another: Δt, decay and watermarks of
-    the paper's policy, the number of cap, the lease of silent programs. A setting is kept only if it helps
-    in other seeds as well. Tables go to standard error; a TOML fragment for thunder serve --config goes to
-    standard output.
+    the paper's policy, the number of cap, the router's weights, the lease of silent programs. A setting is
+    kept only if it helps in other seeds as well. Tables go to standard error; a TOML fragment for thunder
+    serve --config goes to standard output.
 
     [bold]Examples[/bold]
 
@@ -155,7 +157,7 @@ def _table(tuned: Tuned) -> Table:
         row = trial.row
         table.add_row(
             trial.policy,
-            ", ".join(f"{key} = {value:g}" for key, value in trial.changed.items()) or trial.about,
+            _settings(trial.changed) or trial.about,
             f"{trial.gain:.2f}",
             "" if trial.checked is None else f"{trial.checked:.2f}",
             "" if row["hit_rate"] is None else f"{100 * row['hit_rate']:.1f}",
@@ -170,11 +172,17 @@ def _best(tuned: Tuned) -> list[str]:
     first = tuned.setups[0]["policy"]
     lines = []
     for setup, gain in zip(tuned.setups, tuned.gains, strict=True):
-        turned = ", ".join(f"{key} = {value:g}" for key, value in setup.items() if key != "policy")
+        turned = _settings({key: value for key, value in setup.items() if key != "policy"})
         lines.append(
             f"{setup['policy']} at its best ({turned or 'as it comes'}): {gain:.2f} × {first} as it comes"
         )
     return lines
+
+
+def _settings(setup: Mapping[str, Any]) -> str:
+    from thunder_server.simulation.tuning import written
+
+    return ", ".join(f"{key} = {written(value)}" for key, value in setup.items())
 
 
 def _toml(tuned: Tuned) -> str:

@@ -8,8 +8,7 @@ too, as many tokens as the engine has room for, and corrected by what each answe
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from math import inf
+from collections.abc import Iterable, Sequence
 
 from thunder_server.core.prefix import Chain, Prompt
 
@@ -107,6 +106,36 @@ class Cached:
         self.exact = False
         """Whether ``blocks`` are all there are: the engine publishes, and nothing was missed."""
         self.version = 0
+        self._coming: dict[int, int] = {}  # blocks that running calls compute, and how many calls
+
+    def sent(self, prompt: Prompt, capacity: float) -> Sequence[int]:
+        """The engine is sent this prompt; the blocks that it will have computed when it has `answered`.
+
+        Who comes after it finds them: engines begin with calls in the order in which they come, and what
+        has been begun can be hit.
+        """
+        self._use(prompt, capacity, 0)
+        if prompt.blocks is None or not self.exact:
+            return ()
+        keys = prompt.blocks.keys[prompt.blocks.reach(self.blocks) :]
+        for key in keys:
+            self._coming[key] = self._coming.get(key, 0) + 1
+        self.version += bool(keys)
+        return keys
+
+    def settled(self, coming: Sequence[int]) -> None:
+        """The call that was to compute these blocks is over."""
+        for key in coming:
+            count = self._coming.get(key, 0)
+            if count > 1:
+                self._coming[key] = count - 1
+            elif count:
+                del self._coming[key]
+        self.version += bool(coming)
+
+    def answered(self, prompt: Prompt, capacity: float, answer: int) -> None:
+        """The engine has this prompt now, and its answer of so many tokens."""
+        self._use(prompt, capacity, answer)
 
     def stored(self, keys: Iterable[int]) -> None:
         """The engine says that it holds these blocks now."""
@@ -128,11 +157,11 @@ class Cached:
     def lost_sight(self) -> None:
         """The engine does not tell any longer what it holds."""
         self.blocks.clear()
+        self._coming.clear()
         self.exact = False
         self.version += 1
 
-    def used(self, prompt: Prompt, capacity: float = inf, answer: int = 0) -> None:
-        """The engine was sent this prompt, or has answered it."""
+    def _use(self, prompt: Prompt, capacity: float, answer: int) -> None:
         if len(prompt.messages):
             self.version += self.belief.use(prompt.messages, capacity, answer)
 
@@ -140,12 +169,19 @@ class Cached:
         """Tokens of the prompt that are cached; the engine's own word where there is one."""
         blocks = prompt.blocks
         told = 0
-        if blocks is not None and (reach := blocks.reach(self.blocks)):
+        if blocks is not None and (reach := self._reach(blocks)):
             told = blocks.ends[reach - 1]
         if blocks is not None and self.exact:
             return told
         # The last token is computed in any case, for what comes after it.
         return max(told, min(self.belief.held(prompt.messages), prompt.tokens - 1))
+
+    def _reach(self, blocks: Chain) -> int:
+        """How many blocks from the first on are there, or on their way."""
+        reach = blocks.reach(self.blocks)
+        while self._coming and (further := blocks.reach(self._coming, reach)) > reach:
+            reach = blocks.reach(self.blocks, further)
+        return reach
 
     def reconcile(self, predicted: int, cached: int, last_use: int) -> None:
         """An answer says how many tokens of its prompt were there when it began; they had last been used in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from thunder_server.core.events import CallArrived
@@ -27,6 +28,7 @@ class Call:
     order: int = 0  # of dispatch, over all calls; decides whose usage is the program's context
     predicted: int = 0  # tokens of the prompt taken to be cached where it was dispatched to
     last_use: int = 0  # of what was there of it (see ``Belief``)
+    coming: Sequence[int] = ()  # blocks it computes, that others hit meanwhile
     tried: set[str] = field(default_factory=set)  # backends that refused the connection
 
     @property

@@ -126,7 +126,7 @@ class Calls:
             totals.prompt += event.prompt_tokens or 0
             totals.completion += event.completion_tokens or 0
             totals.cached += event.cached_tokens or 0
-        self._learn_turnover(call, event, backend_id)
+        self._learn_turnover(program, call, event, backend_id)
         self._learn_context(program, call, event, backend_id)
         self._learn_cache(program, call, event, backend_id)
         w.note(program, "finished", _HOW_ENDED[event.end] + _as_predicted(call, event))
@@ -254,18 +254,24 @@ class Calls:
         backend = self._w.fleet.get(call.backend_id or "")
         if backend is not None:
             backend.calls.pop(call, None)  # gone with the old one if it was removed and added again
+            backend.cache.settled(call.coming)
         program.running -= 1
         call.backend_id = None
 
-    def _learn_turnover(self, call: Call, event: CallFinished, backend_id: str | None) -> None:
-        """How fast the backend is: from answers that say all of it."""
+    def _learn_turnover(
+        self, program: Program, call: Call, event: CallFinished, backend_id: str | None
+    ) -> None:
+        """How contexts grow on the backend, and how fast it is: from answers that say enough of it."""
         backend = self._w.fleet.get(backend_id or "")
         prompt, cached, completion = event.prompt_tokens, event.cached_tokens, event.completion_tokens
-        if backend is None or event.end is not CallEnd.COMPLETED:
-            return
-        if prompt is None or completion is None or cached is None:
+        if backend is None or event.end is not CallEnd.COMPLETED or prompt is None or completion is None:
             return
         now = self._w.now
+        if program.resident and backend_id == program.backend_id:
+            grown = max(0, prompt + completion - program.resident)
+            backend.turnover.grew(grown, capacity=backend.limit, at=now)
+        if cached is None:
+            return
         seconds = now - call.arrived_at - call.waited_s
         backend.turnover.learn(seconds=seconds, computed=prompt - cached, completion=completion)
         alone_s = backend.turnover.alone_s(computed=prompt - cached, completion=completion)

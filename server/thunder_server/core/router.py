@@ -101,7 +101,7 @@ class KvRouter:
     def __init__(self, settings: RouterSettings) -> None:
         self.settings = settings
         self.lengths = Lengths()
-        self._looks: OrderedDict[tuple[str, int], tuple[float, int, int]] = OrderedDict()
+        self._looks: OrderedDict[tuple[str, int, int], tuple[float, int, int]] = OrderedDict()
         self._leaders: OrderedDict[int, tuple[Call, Backend, float]] = OrderedDict()
         self._uneven_since: float | None = None
         self._said: OrderedDict[int, tuple[int, str]] = (
@@ -133,10 +133,7 @@ class KvRouter:
         return 0 if prompt is None else backend.sharing.common(prompt.messages)
 
     def _held(self, prompt: Prompt, backend: Backend, at: float) -> int:
-        keys = prompt.blocks.keys if prompt.blocks else prompt.messages.keys
-        if not keys:
-            return 0
-        name = (backend.id, keys[-1])
+        name = (backend.id, prompt.messages.keys[-1], len(prompt.blocks or ()))
         look = self._looks.get(name)
         if look is not None:
             until, version, tokens = look
@@ -161,9 +158,9 @@ class KvRouter:
         return self.best(prompt, candidates, usual, at)
 
     def best(self, prompt: Prompt, candidates: Sequence[Backend], usual: Backend, at: float) -> Score:
-        """The candidate with the highest score, whatever the mode."""
+        """The candidate with the highest score, whatever the mode; a hundredth more does not count."""
         scores = self.scores(prompt, candidates, at)
-        return max(scores, key=lambda score: (score.total, score.backend is usual))
+        return max(scores, key=lambda score: (round(score.total, 2), score.backend is usual, score.total))
 
     def scores(self, prompt: Prompt, candidates: Sequence[Backend], at: float) -> list[Score]:
         """What speaks for each candidate."""
@@ -271,7 +268,7 @@ class KvRouter:
         call.predicted = backend.cache.held(prompt)
         call.last_use = backend.cache.belief.last_use(prompt.messages)
         self._lead(call, backend, at)
-        backend.cache.used(prompt, backend.limit)
+        call.coming = backend.cache.sent(prompt, backend.limit)
 
     def learn(self, call: Call, tokens: int, backend: Backend) -> str | None:
         """An engine has said how long the prompt was. The id of another one that said otherwise of the same
@@ -297,7 +294,7 @@ class KvRouter:
         if cached is not None and len(prompt.messages):
             backend.forecast.add(call.predicted, cached)
             backend.cache.reconcile(call.predicted, cached, call.last_use)
-        backend.cache.used(prompt, backend.limit, answer)
+        backend.cache.answered(prompt, backend.limit, answer)
 
     # --- balance
 

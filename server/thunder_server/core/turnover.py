@@ -7,7 +7,7 @@ rise slowly as long as nothing touches them, so that a slower engine is noticed 
 
 from __future__ import annotations
 
-from math import inf
+from math import exp, inf
 
 RELAX = 1.0005
 """By how much the envelopes rise with every call."""
@@ -31,6 +31,8 @@ class Turnover:
     def __init__(self) -> None:
         self.decode_s = inf  # per token
         self.prefill_s = inf  # per token
+        self._growth = 0.0
+        self._grown_at = 0.0
 
     def learn(self, *, seconds: float, computed: int, completion: int) -> None:
         """A call took so long, of whose prompt ``computed`` tokens were not found in the cache."""
@@ -56,3 +58,12 @@ class Turnover:
         the engine could prefill all of its cache.
         """
         return UNMEASURED_S if self.prefill_s == inf or capacity == inf else capacity * self.prefill_s
+
+    def grew(self, tokens: int, *, capacity: float, at: float) -> None:
+        """A context that stayed here has grown."""
+        self._growth = self.growth(capacity, at) + tokens
+        self._grown_at = at
+
+    def growth(self, capacity: float, at: float) -> float:
+        """About what contexts have grown by within the last break-even time."""
+        return self._growth * exp((self._grown_at - at) / self.break_even_s(capacity))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 from thunder_sdk import wire
@@ -13,7 +13,10 @@ from thunder_sdk.reclaim.endings import Absent, Ending, Failed
 from thunder_sdk.reclaim.engine import Engine
 from thunder_sdk.wire import ResourceKind
 
+Lend = Callable[[float], AbstractContextManager[Engine]]
+
 GENERATION_LABEL: Final = "thunder.generation"
+_WATCHED: Final = 0.2  # s for which a sandbox has to run to count as ready
 _TAIL: Final = 2_000  # characters of a command's output that an error quotes
 
 # What `limits` may hold, and what the engine calls it.
@@ -29,11 +32,11 @@ LIMITS: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
 class Preparation:
     """One environment in the making. `run` blocks in a thread; `stop` ends it from any other."""
 
-    def __init__(self, task: wire.Task, address: str, patience: float) -> None:
+    def __init__(self, task: wire.Task, lend: Lend, patience: float) -> None:
         self._task = task
         self._spec = task["environment"]
         self._name = task["name"]
-        self._address = address
+        self._lend = lend
         self._patience = patience
         self._stopped: str | None = None
 
@@ -42,8 +45,8 @@ class Preparation:
         started = time.monotonic()
         # Commands may be silent, and pulls slow, for as long as the whole may take; all else answers soon.
         with (
-            Engine(self._address, self._patience) as engine,
-            Engine(self._address, self._task["timeout_s"]) as patient,
+            self._lend(self._patience) as engine,
+            self._lend(self._task["timeout_s"]) as patient,
         ):
             self._check()
             self._replace(engine)
@@ -54,8 +57,12 @@ class Preparation:
                     engine.api.start(container)
                 for number, command in enumerate(self._list("setup"), 1):
                     self._check()
-                    self._set_up(patient, container, number, command)
-                self._require_running(engine, container)
+                    try:
+                        self._set_up(patient, container, number, command)
+                    except Failed:
+                        self._require_running(engine, container)  # else that is the reason
+                        raise
+                self._require_staying(engine, container)
                 self._check()
             except Ending as ending:
                 self._discard(engine)
@@ -74,7 +81,7 @@ class Preparation:
     def stop(self, why: str) -> None:
         """Has `run` raise `Failed` soon: removing the container ends whatever runs in it. Blocks."""
         self._stopped = why
-        with suppress(Ending), Engine(self._address, self._patience) as engine:
+        with suppress(Ending), self._lend(self._patience) as engine:
             self._discard(engine)
 
     # --- steps -------------------------------------------------------------------------------------------
@@ -161,6 +168,15 @@ class Preparation:
             code = api.exec_inspect(running)["ExitCode"]
         if code != 0:
             raise Failed(f"{what}, ended with {code}: {tail.strip() or 'it wrote nothing'}", retryable=False)
+
+    def _require_staying(self, engine: Engine, container: str) -> None:
+        """A command that fails does so soon after it has begun."""
+        watched_until = time.monotonic() + _WATCHED
+        while True:
+            self._require_running(engine, container)
+            if time.monotonic() > watched_until:
+                return
+            time.sleep(_WATCHED / 4)
 
     def _require_running(self, engine: Engine, container: str) -> None:
         with engine.answering(self._what):

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from thunder_sdk.reclaim import tasks
 from thunder_sdk.reclaim.endings import Absent, Failed
-from thunder_sdk.reclaim.engine import Engine
+from thunder_sdk.reclaim.engine import Engines
 from thunder_sdk.reclaim.ownership import Clock
 from thunder_sdk.reclaim.tasks import ENGINE_PATIENCE, Site
 from thunder_sdk.wire import Task, TaskResult, Work, WorkEnd
@@ -37,7 +38,8 @@ class Worker:
     """
 
     def __init__(self, site: Site) -> None:
-        self.site: Final = site
+        self._engines = Engines(site.engine)
+        self.site: Final = replace(site, lend=self._engines.lend)
         kinds: tuple[str, ...] = (Work.RECLAIM, Work.PREPARE, _ELSE)
         self._turns = {kind: asyncio.Semaphore(AT_ONCE) for kind in kinds}
         self._preparing: dict[str, Preparation] = {}
@@ -65,6 +67,7 @@ class Worker:
         for task_id in tuple(self._preparing):
             self._stop(task_id, "the worker stops")
         await asyncio.gather(*self._stopping)
+        self._engines.close()
 
     def _stop(self, task_id: str, why: str) -> None:
         preparation = self._preparing.pop(task_id, None)
@@ -75,7 +78,7 @@ class Worker:
 
     async def _prepare(self, task: Task) -> TaskResult:
         preparation = self._preparing[task["task"]] = Preparation(
-            task, self.site.engine, min(task["timeout_s"], ENGINE_PATIENCE)
+            task, self.site.lend, min(task["timeout_s"], ENGINE_PATIENCE)
         )
         loop = asyncio.get_running_loop()
         try:
@@ -111,9 +114,7 @@ class Worker:
             return done
         with ExitStack() as stack:
             try:
-                engine = stack.enter_context(
-                    Engine(self.site.engine, min(task["timeout_s"], ENGINE_PATIENCE))
-                )
+                engine = stack.enter_context(self.site.lend(min(task["timeout_s"], ENGINE_PATIENCE)))
             except Failed as failed:
                 if task["do"] == Work.SURVEY:
                     raise Absent(f"no Docker engine is in use here: {failed}") from failed

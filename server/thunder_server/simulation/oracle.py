@@ -47,9 +47,9 @@ class Oracle(PhasePolicy):
     def _lacking(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> float:
         foreseen = self._foreseen.get(program.id)
         grown = 0 if foreseen is None else max(0, foreseen.tokens - program.need)
-        return super()._lacking(fleet, backend, program, at) + grown + self._growth(backend, at)
+        return super()._lacking(fleet, backend, program, at) + grown
 
-    def _growth(self, backend: Backend, at: float) -> float:
+    def _reserve(self, backend: Backend, at: float) -> float:
         """What the programs on the backend will have grown by before long."""
         until = at + self._horizon * self._break_even_s(backend)
         return sum(

@@ -51,6 +51,8 @@ HEADERS = (
     "x-session-id",
     "session-id",
 )
+MILLISECONDS = 1e11
+"""Numbers from here on are milliseconds: as seconds they would be in the year 5138."""
 CHARS_PER_TOKEN = 4
 
 
@@ -90,23 +92,18 @@ def read(records: Iterable[Record], left: Counter[str]) -> Traffic:
     logged.sort(key=lambda line: line.call.at)
     programs = _by_program(logged, guesses)
     families = _families(programs)
-    notes = [
-        text
-        for number, text in (
-            (guesses.programs, "calls name no program; they were put together by how their prompts begin"),
-            (guesses.tokens, "calls have no usage; their tokens are estimated from their text"),
-            (guesses.times, "calls do not say when they were answered; they count as answered at once"),
-        )
-        if number
-        for text in (f"{number} of {len(logged)} {text}",)
-    ]
+    guessed = (
+        (guesses.programs, "calls name no program; they were put together by how their prompts begin"),
+        (guesses.tokens, "calls have no usage; their tokens are estimated from their text"),
+        (guesses.times, "calls do not say when they were answered; they count as answered at once"),
+    )
     return Traffic(
         source=Source.LOG,
         starts=to_starts((name, *families[name], _with_shares(lines)) for name, lines in programs.items()),
         calls={name: [line.call for line in lines] for name, lines in programs.items()},
         repeated_tokens=_repeated(logged),
         skipped={kind: number for kind, number in left.items() if number},
-        notes=tuple(notes),
+        notes=tuple(f"{number} of {len(logged)} {what}" for number, what in guessed if number),
     )
 
 
@@ -194,9 +191,8 @@ def _moment(record: Record, names: Sequence[str]) -> float | None:
             value = record.fields[name]
             if isinstance(value, str):
                 return _parsed(record, name, value)
-            number = record.fields[name]
-            if isinstance(number, float | int) and 1e11 < number < 1e15:  # milliseconds
-                return Record({name: number / 1000}, record.where).seconds(name)
+            if isinstance(value, float | int) and MILLISECONDS < value < 1000 * MILLISECONDS:
+                return value / 1000
             return record.seconds(name)
     return None
 

@@ -19,6 +19,7 @@ from thunder_server.simulation.study import Result, Study
 EARNS = 1.01
 """How many times as fast a setting has to be."""
 
+Value = float | tuple[float, ...]
 Setup = Mapping[str, Any]
 """Settings as ``thunder serve --config`` reads them, by their TOML keys; always with ``policy``."""
 
@@ -29,12 +30,12 @@ class Knob:
 
     keys: tuple[str, ...]
     about: str
-    positions: tuple[tuple[float, ...], ...]
+    positions: tuple[tuple[Value, ...], ...]
     policies: frozenset[str]
     signals: frozenset[Signals] = frozenset(Signals)
 
 
-def _single(key: str, about: str, values: Sequence[float], *policies: str, **more: Any) -> Knob:
+def _single(key: str, about: str, values: Sequence[Value], *policies: str, **more: Any) -> Knob:
     return Knob(
         keys=(key,),
         about=about,
@@ -55,6 +56,12 @@ KNOBS = (
         policies=frozenset({"paper"}),
     ),
     _single("paper_lambda_min", "restore below this share of memory", (0.8, 0.9), "paper"),
+    _single(
+        "router_weights",
+        "what a replica's score is made of: its cache, its room, its pace",
+        ((0.8, 0.1, 0.1), (0.2, 0.6, 0.2), (0.2, 0.2, 0.6)),
+        "phase",
+    ),
     _single(
         "auto_lease",
         "seconds that a silent program nobody opened keeps its place",
@@ -228,7 +235,13 @@ def policy_of(setup: Setup) -> Policy:
 def config_of(setup: Setup) -> SchedulerConfig:
     """What of a setup does not belong to its policy."""
     standard = SchedulerConfig()
-    return replace(standard, auto_lease_s=setup.get("auto_lease", standard.auto_lease_s))
+    router = standard.router
+    match, load, latency = setup.get("router_weights", (router.match, router.load, router.latency))
+    return replace(
+        standard,
+        auto_lease_s=setup.get("auto_lease", standard.auto_lease_s),
+        router=replace(router, match=match, load=load, latency=latency),
+    )
 
 
 def fragment(setup: Setup, comments: Mapping[str, str]) -> str:
@@ -239,8 +252,21 @@ def fragment(setup: Setup, comments: Mapping[str, str]) -> str:
     paper_decay = 1  # 1.2 times as fast
     """
     return "\n".join(
-        f"{key} = "
-        + (f'"{value}"' if isinstance(value, str) else f"{value:g}")
-        + (f"  # {comments[key]}" if key in comments else "")
+        f"{key} = {written(value)}" + (f"  # {comments[key]}" if key in comments else "")
         for key, value in setup.items()
     )
+
+
+def written(value: object) -> str:
+    """A value as TOML.
+
+    >>> written("paper"), written(0.5), written((0.8, 0.1, 0.1))
+    ('"paper"', '0.5', '[0.8, 0.1, 0.1]')
+    """
+    match value:
+        case str():
+            return f'"{value}"'
+        case tuple():
+            return f"[{', '.join(map(written, value))}]"
+        case _:
+            return f"{value:g}"

@@ -31,7 +31,7 @@ def test_an_abandoned_stream_drops_the_program(agent, engine, server):
 
 def test_a_team_is_one_program(agent, engine, server):
     engine.plays(*BOTH)
-    checks.is_one_program(agent("team"), engine, server, name="pair")
+    checks.is_one_program(agent("team"), engine, server, name="pair", prompt=False)
 
 
 def test_runs_inside_a_program_take_part_in_it(agent, engine, server):

@@ -38,7 +38,8 @@ def test_the_responses_api(agent, engine, server):
 def test_an_abandoned_stream_drops_the_program(agent, engine, server):
     engine.plays(*BOTH)
     agent("abandoned")
-    assert [server.ended(program)["outcome"] for program in server.opened()] in ([], ["dropped"])
+    (program,) = server.opened()
+    assert server.ended(program)["outcome"] == "dropped"
 
 
 def test_runs_inside_a_program_take_part_in_it(agent, engine, server):
@@ -114,6 +115,17 @@ def test_an_agent_that_a_tool_runs_is_a_child(agent, engine, server):
     engine.plays_by(checks.boss_and_helper)
     assert agent("child")["answer"] == "All done."
     checks.boss_has_a_helper(engine, server)
+
+
+def test_a_program_that_a_tool_opens_prevails(agent, engine, server):
+    engine.plays_by(checks.boss_and_helper)
+    assert agent("program_in_a_tool")["answer"] == "All done."
+    boss, sub = server.opened()
+    assert sub == "sub"
+    assert server.program(sub)["parent_id"] == boss
+    assert ids(engine) == [boss, sub, sub, sub, boss]
+    assert [entry["tool"] for entry in server.story(boss, "acting.started")] == ["ask_helper"]
+    assert [entry["tool"] for entry in server.story(sub, "acting.started")] == ["lookup", "lookup"]
 
 
 def test_an_agent_of_another_framework_is_a_child_too(agent, engine, server):

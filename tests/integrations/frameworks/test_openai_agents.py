@@ -71,6 +71,13 @@ def test_cancelling_drops_the_program(agent, engine, server):
     assert server.ended(program)["outcome"] == "dropped"
 
 
+def test_cancelling_a_stream_drops_the_program(agent, engine, server):
+    engine.plays(*BOTH)
+    agent("cancelled_stream")
+    (program,) = server.opened()
+    assert server.ended(program)["outcome"] == "dropped"
+
+
 @pytest.mark.proves("openai-agents", "threads")
 def test_threads_run_programs_of_their_own(agent, engine, server):
     engine.plays(*ONE)

@@ -2,6 +2,9 @@
 
 import pytest
 
+import thunder_sdk as thunder
+from thunder_sdk.testing import use_sdk
+
 from ..harness.dialogue import Fails, Tool, calls, says
 from ..harness.engine import ours
 from . import checks
@@ -11,7 +14,7 @@ AGENT, LANE = AGENTS / "pydantic_ai_agent.py", "a"
 
 
 @pytest.mark.proves("pydantic-ai", "identity", "acting", "expected duration", "end", "async")
-@pytest.mark.parametrize("scenario", ["run", "run_by_responses", "sync"])
+@pytest.mark.parametrize("scenario", ["run", "run_by_responses", "sync", "twice"])
 def test_a_run_is_a_program(agent, engine, server, scenario):
     engine.plays(*BOTH)
     checks.is_one_program(agent(scenario), engine, server, name="finder")
@@ -81,6 +84,21 @@ def test_an_agent_that_a_tool_runs_is_a_child(agent, engine, server):
     engine.plays_by(checks.boss_and_helper)
     assert agent("child")["answer"] == "All done."
     checks.boss_has_a_helper(engine, server)
+
+
+def test_a_run_in_a_process_that_is_a_program_is_its_child(another, engine, server):
+    with use_sdk(server.url):
+        whole = thunder.program("whole", program_id="whole")
+        with whole.activate():
+            context = whole.serialize()
+    session = another(server.v1, THUNDER_BASE_URL=server.url, THUNDER_PROGRAM_CONTEXT=context)
+    engine.plays(*BOTH)
+    told = session("run")
+    (program,) = set(ids(engine))
+    assert told["seen"] == [program] * 2
+    assert told["after"] == "whole"
+    assert server.program(program)["parent_id"] == "whole"
+    assert server.ended(program)["outcome"] == "success"
 
 
 def test_the_users_own_headers_and_bodies_stay(agent, engine, server):

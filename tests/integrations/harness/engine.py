@@ -16,12 +16,13 @@ from typing import Any
 
 from ...server.cli.harness import Background
 from ...server.http.fake_engine import FakeEngine, Reply, Seen
-from . import chat, messages, responses
+from . import chat, completions, messages, responses
 from .dialogue import Cuts, Fails, Fault, Hangs, Plays, Turn, says
 
 MODEL = "m"
 _FACES: dict[str, ModuleType] = {
     "/v1/chat/completions": chat,
+    "/v1/completions": completions,
     "/v1/responses": responses,
     "/v1/messages": messages,
 }

@@ -33,7 +33,7 @@ async def acomplete(text="hello", **options):
 
 
 def every_way():
-    """Sync and async, chat and responses and messages, whole and streamed, by both kinds of models."""
+    """Sync and async; chat, text, responses, messages; whole and streamed; by both kinds of models."""
     ids = []
 
     def program(*words):
@@ -60,6 +60,10 @@ def every_way():
         for stream in (False, True):
             with program(kind, "chat", "stream" if stream else "whole"):
                 answer = litellm.completion(**options, messages=asks(), stream=stream)
+                if stream:
+                    list(answer)
+            with program(kind, "text", "stream" if stream else "whole"):
+                answer = litellm.text_completion(**options, prompt="hello", stream=stream)
                 if stream:
                     list(answer)
             with program(kind, "responses", "stream" if stream else "whole"):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.lane("a")
 @pytest.mark.proves("litellm", "identity", "streaming", "async")
 def test_every_way_to_call(through_server, engine, server):
     ids = through_server.run(AGENTS, "every_way").result
-    assert len(ids) == 18
+    assert len(ids) == 22
     assert [seen.header("x-session-id") for seen in engine.requests] == ids
     assert not [seen for seen in engine.requests if seen.header("x-thunder-program-id")]
     assert {program: server.types(program, *CALLS) for program in ids} == dict.fromkeys(ids, ONE_CALL)

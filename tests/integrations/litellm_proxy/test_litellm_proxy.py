@@ -16,7 +16,7 @@ from ..harness.engine import ours
 from ..harness.lanes import Lane
 from .boot import proxy
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("litellm-proxy")]
+pytestmark = pytest.mark.timeout(240)
 ASKS = [{"role": "user", "content": "hello"}]
 ROUTES = {
     "/v1/chat/completions": {"messages": ASKS},
@@ -83,6 +83,11 @@ def test_everything_said_about_a_program_arrives(http, engine, server):
     post(http, "/v1/chat/completions", headers={**said, "X-Thunder-Program-Id": "daughter"})
     told = server.program("daughter")
     assert (told["parent_id"], told["group"], told["priority"]) == ("mother", "siblings", 5)
+
+
+def test_an_empty_header_is_none(http, engine, server):
+    post(http, "/v1/chat/completions", program_id="in-the-body", headers={"X-Thunder-Program-Id": ""})
+    assert server.types("in-the-body", "call.arrived") == ["call.arrived"]
 
 
 def test_without_an_id_a_call_stands_alone(http, engine, server):

@@ -140,3 +140,12 @@ def test_help_has_examples():
     result = thunder("simulate", "--help", COLUMNS="200")
     assert result.exit_code == 0
     assert "thunder simulate --trace monday.jsonl.gz" in result.output
+
+
+def test_the_router_can_be_left_out_and_helped():
+    result = thunder(*SMALL, "--policy", "phase,phase:shadow", "--kv-events", "--json")
+    assert [row["policy"] for row in rows(result)] == ["phase", "phase:shadow"]
+    for details in json.loads(result.stdout)["details"]:
+        tokens = details["prefix_tokens"]
+        assert tokens["cached"] > 0
+        assert tokens["mispredicted"] <= 0.05 * tokens["cached"]

@@ -31,7 +31,7 @@ from thunder_server.core.resource_events import (
     ReclaimEnded,
     RecoveredResource,
 )
-from thunder_server.core.views import environment_view
+from thunder_server.core.views import environment_view, holding_view
 
 HOST = "box"
 WANTED = EnvironmentWanted(image="python:3.12", host=HOST, spec={"image": "python:3.12"})
@@ -93,6 +93,10 @@ def test_with_room_it_is_prepared_at_once(h):
     view = environment_view(h.scheduler.program("p").environment)
     assert (view["state"], view["container_id"], view["image"]) == ("ready", "c1", "python:3.12")
     assert h.state("p") == ["ready"]
+    (holding,) = h.scheduler.ledger.holdings
+    line = holding_view(holding, h.scheduler.program("p"))
+    assert (line["state"], line["reason"], line["attempts"]) == ("ready", "declared", 0)
+    assert holding_view(holding, None)["state"] == "declared"
     h.open("p")
     assert h.run_to(10.0) == [], "of several words the first counts, and nothing is left to be done"
 
@@ -141,10 +145,10 @@ def test_nobody_is_promised_a_place_where_none_can_be_used():
     h.open("p")
     h.run_to(3.0)
     assert h.preparing() == []
-    unlimited = Kitchen(capacity=None)
-    unlimited.open(*(f"p{n}" for n in range(20)))
-    unlimited.run_to(1.0)
-    assert len(unlimited.preparing()) == 20
+    for unlimited in (Kitchen(capacity=None), Kitchen("passthrough")):
+        unlimited.open(*(f"p{n}" for n in range(20)))
+        unlimited.run_to(1.0)
+        assert len(unlimited.preparing()) == 20
 
 
 def test_whom_somebody_waits_for_comes_first_and_in_the_end_in_any_case():

@@ -7,7 +7,7 @@ import pytest
 from tests.server.core.harness import Harness, dispatched, of_type
 from thunder_server.core.decisions import Marked, Pause, Restore
 from thunder_server.core.events import BackendReported, CallConnectFailed, Outcome
-from thunder_server.core.policies.phase import LENDING, OVERTAKING, PATIENCE_S, SLICE
+from thunder_server.core.policies.phase import GROWTH, LENDING, OVERTAKING, PATIENCE_S, SLICE
 from thunder_server.core.turnover import UNMEASURED_S
 
 
@@ -130,10 +130,37 @@ def test_one_whom_a_backend_refused_does_not_hold_up_the_others():
     assert h.running(h.call("small", 50)) == "a"
 
 
+def test_room_for_growth_is_kept_but_not_on_an_empty_backend():
+    h = phase()
+    measured(h, lent_after_s=1000.0)
+    h.turn("p", 300)
+    h.turn("p", 500)
+    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(500 - GROWTH * 200)
+    waits = h.call("q", 470)
+    assert h.running(waits) is None
+    assert dispatched(h.close("p", Outcome.SUCCESS)) == [waits]
+
+
+def test_growth_never_keeps_more_than_half():
+    h = phase()
+    measured(h, lent_after_s=1000.0)
+    for _ in range(4):
+        h.turn("p", 50)
+        h.turn("p", 900)
+    h.turn("p", 100)
+    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(400)
+
+
 def test_a_backend_of_unknown_size_takes_everybody():
     h = phase()
     h.handle(BackendReported(at=0.0, backend_id="a", healthy=True, capacity_tokens=None))
     assert all(h.running(h.call(f"p{n}", 5000)) == "a" for n in range(5))
+
+
+def test_an_empty_backend_that_is_too_small_is_none():
+    h = phase(50, 1000)
+    h.call("p", 900)
+    assert h.running(h.call("q", 200)) is None
 
 
 def test_what_no_backend_holds_goes_where_most_room_is():
@@ -249,6 +276,7 @@ def test_waits_are_bounded_by_time_slices():
     waits = h.call("p", 600)
     slice_s = SLICE * UNMEASURED_S
     while h.now < slice_s - 20:
+        h.acting("q", expected_s=10.0)
         h.run_to(h.now + 10.0)
         h.turn("q", 600)
     assert h.running(waits) is None
@@ -301,6 +329,40 @@ def test_who_was_paused_before_has_a_longer_slice():
         h.acting("p", expected_s=2.0)
         h.run_to(h.now + 2.0)
         h.turn("p", 600)
+
+
+def test_programs_whose_calls_are_overdue_do_not_take_turns():
+    """Their tools have finished and no call comes: each would be worth pausing for the other."""
+    h = phase()
+    measured(h)
+    for program in ("p", "q"):
+        h.turn(program, 600)
+        h.acting(program, expected_s=1e4)
+    assert h.status("p", "q") == ["paused", "active"]
+    h.acted("p")
+    h.acted("q")
+    h.run_to(200.0)
+    assert len(of_type(h.decisions, Pause)) == 1
+    assert h.running(h.call("p", 600)) == "a"
+    assert h.status("p", "q") == ["active", "paused"]
+    h.run_to(400.0)
+    assert len(of_type(h.decisions, Pause)) == 2
+
+
+def test_many_that_are_overdue_do_not_either():
+    h = phase(1000, 1000)
+    measured(h, "a")
+    measured(h, "b")
+    names = [f"p{n}" for n in range(20)]
+    for name in names:
+        h.turn(name, 300)
+        h.acting(name, expected_s=1e4)
+    for name in names:
+        h.acted(name)
+    h.run_to(300.0)
+    before = len(of_type(h.decisions, Pause))
+    h.run_to(600.0)
+    assert len(of_type(h.decisions, Pause)) == before
 
 
 # --- patience with the cache

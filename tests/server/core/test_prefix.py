@@ -176,10 +176,10 @@ def test_the_index_is_as_a_plain_set_would_have_it(deeds):
 def test_an_engine_that_tells_all_is_believed_against_what_it_was_sent():
     cache = Cached()
     prompt = prompt_of((0, 1), blocks=True)
-    cache.used(prompt)
+    cache.answered(prompt, inf, 0)
     assert cache.held(prompt) == 20  # nothing better is known
     cache.cleared(exact=True)
-    cache.used(prompt)
+    cache.answered(prompt, inf, 0)
     assert cache.held(prompt) == 0
     assert cache.held(prompt_of((0, 1))) == 20  # of this one its tokens are not known
     cache.stored(prompt.blocks.keys[:1])
@@ -191,7 +191,7 @@ def test_an_engine_that_tells_all_is_believed_against_what_it_was_sent():
 def test_an_engine_that_tells_some_of_it_may_hold_more():
     cache = Cached()
     prompt = prompt_of((0, 1, 2), blocks=True)
-    cache.used(prompt_of((0,)))
+    cache.answered(prompt_of((0,)), inf, 0)
     assert cache.held(prompt) == 10
     cache.stored(prompt.blocks.keys[:2])
     assert cache.held(prompt) == 20
@@ -200,14 +200,14 @@ def test_an_engine_that_tells_some_of_it_may_hold_more():
 def test_the_last_token_is_always_computed():
     cache = Cached()
     prompt = Prompt(tokens=20, messages=chain_of((0, 1)))
-    cache.used(prompt)
+    cache.answered(prompt, inf, 0)
     assert cache.held(prompt) == 19
 
 
 def test_a_prompt_of_which_nothing_is_known_is_nowhere():
     cache = Cached()
     prompt = Prompt(tokens=20, messages=Chain((), ()))
-    cache.used(prompt)
+    cache.answered(prompt, inf, 0)
     assert cache.held(prompt) == 0
     assert cache.version == 0
 
@@ -223,13 +223,31 @@ def test_blocks_are_bounded(monkeypatch: pytest.MonkeyPatch):
 def test_an_answer_that_was_cached_as_expected_changes_nothing():
     cache = Cached()
     prompt = prompt_of((0, 1))
-    cache.used(prompt)
+    cache.answered(prompt, inf, 0)
     version, last_use = cache.version, cache.belief.last_use(prompt.messages)
     cache.reconcile(predicted=1000, cached=950, last_use=last_use)
     assert (cache.version, cache.held(prompt)) == (version, 20)
     cache.reconcile(predicted=1000, cached=0, last_use=last_use)
     assert cache.version > version
     assert cache.held(prompt) == 0
+
+
+def test_what_a_running_call_computes_is_hit_by_those_that_come_after_it():
+    cache = Cached()
+    cache.cleared(exact=True)
+    prompt = prompt_of((0, 1, 2), blocks=True)
+    assert list(cache.sent(prompt_of((0, 1)), inf)) == []  # its blocks are not known
+    cache.stored(prompt.blocks.keys[:1])
+    first, second = cache.sent(prompt, inf), cache.sent(prompt, inf)
+    assert list(first) == list(second) == list(prompt.blocks.keys[1:])
+    assert cache.held(prompt) == 30
+    cache.stored(prompt.blocks.keys[2:])
+    cache.settled(first)
+    assert cache.held(prompt) == 30
+    cache.settled(second)
+    assert cache.held(prompt) == 10  # the one between has not been stored after all
+    cache.settled(second)
+    assert list(cache.sent(prompt_of((0,), blocks=True), inf)) == []
 
 
 # --- what programs share

@@ -23,6 +23,7 @@ from thunder_server.core.events import (
 )
 from thunder_server.core.prefix import Chain
 from thunder_server.core.router import REMEMBERED, REMEMBERED_S, STEP_S, UNEVEN_S, RouterSettings
+from thunder_server.core.turnover import Turnover
 
 
 def chain(*pieces: tuple[str, int]) -> Chain:
@@ -161,6 +162,15 @@ def test_a_replica_where_calls_take_longer_is_worth_less():
     slow, quick = router.scores(prompt, [a, b], h.now)
     assert quick.total > slow.total
     assert a.pace.stretch(h.now + 1e6) == pytest.approx(1.0)
+
+
+def test_how_long_a_call_takes_alone_is_known_once_both_speeds_are():
+    turnover = Turnover()
+    assert turnover.alone_s(computed=1000, completion=10) == 0
+    turnover.learn(seconds=1.0, computed=0, completion=100)
+    assert turnover.alone_s(computed=1000, completion=10) == 0
+    turnover.learn(seconds=2.0, computed=1000, completion=0)
+    assert turnover.alone_s(computed=1000, completion=10) == pytest.approx(2.1, rel=1e-3)
 
 
 def test_without_known_capacities_programs_count():

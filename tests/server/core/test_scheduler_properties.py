@@ -90,7 +90,8 @@ class Lives(RuleBasedStateMachine):
                 room = paper.room(world.fleet, program, world.now)
                 return settings.decay == 1 and room >= max(1, program.need)
             case PhasePolicy() as phase:
-                # What is worth displacing changes with time; others than the first may have to wait.
+                # What is worth displacing, and the room for growth, change with time; others than the first
+                # may have to wait.
                 now, fleet = world.now, world.fleet
                 idle = any(p.phase is Phase.ACTING for b in fleet.values() for p in b.programs)
                 first = world.queue.position(program) == 1
@@ -312,8 +313,8 @@ class Lives(RuleBasedStateMachine):
         assert self.scheduler.next_deadline() is None
 
 
-def machine(name, make, *, examples=15):
-    lives = type(name, (Lives,), {"policy": staticmethod(make)})
+def machine(name, make, *, examples=15, base=Lives):
+    lives = type(name, (base,), {"policy": staticmethod(make)})
     case = lives.TestCase
     case.settings = settings(
         max_examples=examples,

@@ -42,6 +42,16 @@ def test_until_something_was_measured_a_usual_engine_is_assumed():
     assert turnover.break_even_s(float("inf")) == UNMEASURED_S
 
 
+def test_growth_is_that_of_the_last_break_even_time():
+    turnover = Turnover()
+    turnover.learn(seconds=1.0, computed=1000, completion=0)
+    for second in range(200):
+        turnover.grew(7, capacity=10_000, at=float(second))
+    assert turnover.break_even_s(10_000) == 10.0
+    assert turnover.growth(10_000, 199.0) == pytest.approx(70, rel=0.06)
+    assert turnover.growth(10_000, 299.0) < 0.01
+
+
 def test_answers_teach_the_backend_they_came_from():
     h = Harness("phase")
     h.backend("a", 1000)
@@ -49,6 +59,10 @@ def test_answers_teach_the_backend_they_came_from():
     first = h.call("p", 100)
     h.after(10.0).finish(first, 100, 0, cached=0)
     assert learned.prefill_s == 0.1
+    assert learned.growth(1000, h.now) == 0  # the first prompt is no growth
+    second = h.call("p", 150)
+    h.after(1.0).finish(second, 150, 10, cached=100)
+    assert learned.growth(1000, h.now) == 60
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ what several have in common counts once.
 
 **Admission.** First come, first served; where to, of the replicas with room, is the router's choice. A
 program whose tool has finished queues before its call arrives. Who holds up others (the stragglers of a
-group, whoever a parent waits for) has a head start. Those behind one that does not fit may overtake it, a
-few at a time and only until its patience is over; then room is left to gather.
+group, whoever a parent waits for) has a head start. Those behind one that does not fit may overtake it, a few
+at a time and only until its patience is over; then room is left to gather. Some is kept for the growth of
+those who are there.
 
 **Reclaim.** An acting program keeps its place unless somebody waits for the room and it will be away for so
 long that computing its context again costs less than holding it (`Turnover`): by the duration its client
@@ -45,10 +46,15 @@ OVERTAKING = 8
 """How many that do not fit are looked at before those behind them, of whatever priority, have to wait."""
 HEAD_START_S = 300.0
 """Who holds up others goes before those that have waited for longer by no more than this."""
-LENDING = 0.6
+LENDING = 0.7
 """Break-even times for which a program must be away before its room is lent out. Below one, because
 recomputing delays only those who reason at that moment, and not those who act."""
-SLICE = 3.0
+GROWTH = 0.25
+"""For this share of the break-even time room is kept for growing on. Who comes in only to be pushed out again
+costs more than it brings; by then others will have ended."""
+LARGEST_RESERVE = 0.5
+"""That keeps at most this share of a replica free."""
+SLICE = 5.0
 """Break-even times after which a program's place is up to one that has waited as long; so many more for each
 time that it was paused before."""
 LOOKS = 64
@@ -108,15 +114,7 @@ class PhasePolicy(MemoryBound):
 
     def _fit(self, fleet: Fleet, program: Program, at: float) -> Place | None:
         """Where there is room, and it is time to take it."""
-        fitting = [
-            backend
-            for backend in fleet.open_to(program)
-            if not backend.charges
-            or (
-                self._lacking(fleet, backend, program, at) <= 0
-                and self._worth_displacing(fleet, backend, program, (), at)
-            )
-        ]
+        fitting = [backend for backend in fleet.open_to(program) if self._fits(fleet, backend, program, at)]
         if not fitting:
             return None
         most = max(fitting, key=lambda backend: (backend.limit - backend.used(at), -backend.load))
@@ -124,12 +122,25 @@ class PhasePolicy(MemoryBound):
         best = fleet.router.route(program, fitting, usual, at)
         return Place(program, best.backend, best.reason)
 
+    def _fits(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> bool:
+        if not backend.charges:  # nobody is there who could grow
+            return program.need <= backend.limit
+        if self._lacking(fleet, backend, program, at) > 0:
+            return False
+        return self._worth_displacing(fleet, backend, program, (), at)
+
     def _lacking(self, fleet: Fleet, backend: Backend, program: Program, at: float) -> float:
         """Tokens that are missing on the backend for the program."""
         return max(1, program.need - fleet.router.shared(program, backend)) - self._room(backend, at)
 
     def _room(self, backend: Backend, at: float) -> float:
-        return backend.limit - backend.used(at)
+        if backend.limit == inf:
+            return inf
+        return backend.limit - self._reserve(backend, at) - backend.used(at)
+
+    def _reserve(self, backend: Backend, at: float) -> float:
+        growth = GROWTH * backend.turnover.growth(backend.limit, at)
+        return min(growth, LARGEST_RESERVE * backend.limit)
 
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         return max((self._room(backend, at) for backend in fleet.open_to(program)), default=0.0)
@@ -140,6 +151,8 @@ class PhasePolicy(MemoryBound):
         """The backend on which the least would have to go, and who."""
         best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
         for backend in fleet.open_to(program):
+            if not program.waiting and self._is_away_for_long(backend, program, at):
+                continue  # its tool has finished, but the call does not come: it would have to go again
             lacking = self._lacking(fleet, backend, program, at)
             tokens = 0.0
             victims: list[Evict] = []
@@ -159,17 +172,22 @@ class PhasePolicy(MemoryBound):
         return best[1], best[2]
 
     def _gives_way(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
-        """Why an idle program has to make room for one that waits, if it has to."""
+        """Why an idle program has to make room for one that waits, if it has to. Not at the instant at which
+        it was given its own room: two whose calls are overdue would make room for each other for ever."""
+        if idle.acting_since < idle.placed_at == at:
+            return None
         if idle.priority != program.priority:
             return f"{program.id} has a higher priority" if idle.priority < program.priority else None
-        break_even = self._break_even_s(backend)
-        away = self._away_s(idle, at)
-        if away > LENDING * break_even:
+        if self._is_away_for_long(backend, idle, at):
+            away = self._away_s(idle, at)
             return f"it will be away for {away:.0f} s, and {program.id} waits for the room"
-        slice_s = SLICE * break_even * (1 + idle.pauses)
+        slice_s = SLICE * self._break_even_s(backend) * (1 + idle.pauses)
         if self._waited(program, at) > slice_s and at - idle.placed_at > slice_s:
             return f"its time slice of {slice_s:.0f} s is over, and {program.id} has waited for longer"
         return None
+
+    def _is_away_for_long(self, backend: Backend, program: Program, at: float) -> bool:
+        return self._away_s(program, at) > LENDING * self._break_even_s(backend)
 
     def _away_s(self, program: Program, at: float) -> float:
         return away_s(program, at)

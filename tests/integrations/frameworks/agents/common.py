@@ -101,6 +101,7 @@ def _play(scenario, loop: asyncio.Runner) -> dict:
 
 
 async def _awaited(scenario):
+    before = current_id()
     answer = await scenario()
-    assert current_id() is None, "a program is left behind"
+    assert current_id() == before, "a program is left behind"
     return answer

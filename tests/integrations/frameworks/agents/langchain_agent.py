@@ -77,8 +77,11 @@ async def stream_async():
 
 
 def abandoned():
-    for _ in agent().stream(asks("Find both."), stream_mode="values"):
-        break
+    stream = agent().stream(asks("Find both."), stream_mode="values")
+    for state in stream:
+        if state["messages"][-1].type == "ai":
+            break
+    stream.close()
 
 
 def inside():
@@ -149,6 +152,18 @@ def child():
     def ask_helper(question: str) -> str:
         """Asks the helper."""
         return last(helper.invoke(asks(question)))
+
+    return last(agent("boss", [ask_helper]).invoke(asks("Delegate.")))
+
+
+def program_in_a_tool():
+    @tool
+    def ask_helper(question: str) -> str:
+        """Asks the helper, in a program that the user opens."""
+        with thunder.program(program_id="sub"):
+            lookup.invoke({"key": "it"})
+            agent("helper").invoke(asks(question))
+            return model().invoke("Hi.").text
 
     return last(agent("boss", [ask_helper]).invoke(asks("Delegate.")))
 

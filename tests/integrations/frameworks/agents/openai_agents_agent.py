@@ -115,6 +115,14 @@ async def fails_streaming():
         return type(error).__name__
 
 
+async def cancelled_stream():
+    set_up()
+    result = Runner.run_streamed(agent(), "Find both.")
+    async for event in result.stream_events():
+        if event.type == "raw_response_event":
+            result.cancel()
+
+
 async def cancelled():
     set_up()
     task = asyncio.create_task(Runner.run(agent(), "Find both."))

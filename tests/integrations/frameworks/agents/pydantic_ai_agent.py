@@ -50,6 +50,11 @@ async def stream():
         return [text async for text in result.stream_text()][-1]
 
 
+async def twice():
+    """One for the agent and one for the run."""
+    return (await agent().run("Find both.", capabilities=[Thunder()])).output
+
+
 async def stepped():
     async with agent().iter("Find both.") as steps:
         async for _ in steps:
