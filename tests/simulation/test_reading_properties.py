@@ -113,7 +113,7 @@ def can_be_replayed(session: Session) -> None:
     [[SESSION, SESSION | {"id": "t"}], [ARRIVED, FINISHED], [LOGGED, LOGGED | {"timestamp": 9.0}]],
     ids=["trace", "stream", "log"],
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_lines(tmp_path: Path, lines: list[Any], data: st.DataObject) -> None:
     path = tmp_path / "traffic.jsonl"
@@ -122,7 +122,7 @@ def test_damaged_lines(tmp_path: Path, lines: list[Any], data: st.DataObject) ->
     check(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200), cut=st.integers(0, 40), zipped=st.booleans())
 def test_any_bytes(tmp_path: Path, content: bytes, cut: int, zipped: bool) -> None:
     path = tmp_path / "traffic"
