@@ -35,6 +35,10 @@ class Holdings:
         self._ports: list[Lease] = []
         self.gone: list[Key] = []  # removed here, while no server could do it
 
+    def __bool__(self) -> bool:
+        """Whether anything is declared that was not released."""
+        return bool(self._declared)
+
     def note(self, kind: EventType, payload: Mapping[str, object]) -> None:
         """Takes down an event about a resource; others are none of ours."""
         if kind in (EventType.RESOURCE_DECLARED, EventType.RESOURCE_RELEASED):

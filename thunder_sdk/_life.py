@@ -163,7 +163,7 @@ class Life:
         if self._unheard.claim():
             process = _process.here()
             claim = Claim(program_id=self.id, opened_at=self._opened_at, ended_at=process.sources.wall())
-            process.reclaimer.put(self.holdings, claim, local_site())
+            process.reclaimer.put(self.holdings, claim, local_site)
 
     def reclaimed(self) -> list[Message]:
         """Reports on what has been removed here, for a server that is back."""

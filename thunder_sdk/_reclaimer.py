@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -32,11 +33,10 @@ class Reclaimer:
         self._unfinished: dict[_Job, None] = {}
         self._free = [True] * AT_ONCE
 
-    def put(self, holdings: Holdings, claim: Claim, site: Site) -> None:
-        """Removes at `site` what `holdings` has, and says there what has gone."""
-        tasks = holdings.tasks(site, claim)
-        if tasks:
-            job = _Job(holdings, tasks, site)
+    def put(self, holdings: Holdings, claim: Claim, site: Callable[[], Site]) -> None:
+        """Removes at `site`, which a thread looks up, what `holdings` has, and says there what has gone."""
+        if holdings:
+            job = _Job(holdings, claim, site)
             self._unfinished[job] = None
             self._waiting.put(job)
             self._start()
@@ -73,8 +73,9 @@ class Reclaimer:
         except Empty:
             return False
         try:
-            for task in job.tasks:
-                self._reclaim(job, task, deadline)
+            site = job.site()
+            for task in job.holdings.tasks(site, job.claim):
+                self._reclaim(job.holdings, task, site, deadline)
         except Exception:
             logger.exception("thunder: reclaiming failed; please report this as a bug")
         finally:
@@ -82,15 +83,15 @@ class Reclaimer:
             job.done.set_result(None)
         return True
 
-    def _reclaim(self, job: _Job, task: Task, deadline: float | None) -> None:
+    def _reclaim(self, holdings: Holdings, task: Task, site: Site, deadline: float | None) -> None:
         attempts_left = ATTEMPTS if deadline is None else 1
         pause = self._pause
         while True:
             if deadline is not None:
                 task["timeout_s"] = max(0.1, deadline - time.monotonic())
-            result = reclaim(task, job.site, task["now"])
+            result = reclaim(task, site, task["now"])
             if result["end"] in (WorkEnd.DONE, WorkEnd.ABSENT):
-                job.holdings.gone.append((task["kind"], task["ref"], task["host"]))
+                holdings.gone.append((task["kind"], task["ref"], task["host"]))
                 return
             attempts_left -= 1
             if not attempts_left or not result.get("retryable"):
@@ -107,8 +108,8 @@ class Reclaimer:
 class _Job:
     """What one program has left."""
 
-    def __init__(self, holdings: Holdings, tasks: list[Task], site: Site) -> None:
+    def __init__(self, holdings: Holdings, claim: Claim, site: Callable[[], Site]) -> None:
         self.holdings = holdings
-        self.tasks = tasks
+        self.claim = claim
         self.site = site
         self.done: Future[None] = Future()

@@ -19,17 +19,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import Context, ContextVar
-from typing import Any, Final, Self
+from contextvars import ContextVar
+from typing import Any, Self
 
 import thunder_sdk as thunder
-
-Options = Mapping[str, Any] | thunder.Program | None
-"""What `thunder_sdk.program` takes, for a program of each run; or one of yours that the runs are part of."""
-
-_SUBMITTED: Final = "Submitted"
-_TOOL: Final = "bash"
+from thunder_integrations._minisweagent_runs import Options, Runs, outcome_of
 
 
 class Model:
@@ -72,6 +66,15 @@ class Model:
         if message.get("extra", {}).get("actions") and not self.runs.spans_per_action:
             run.acts()
         return message
+
+    def get_template_vars(self, *args: Any, **kwargs: Any) -> Any:
+        """Asked for right after the environment's, by an agent that has both: they are of the same run."""
+        asked = _asked.get()
+        _asked.set(None)
+        environment = None if asked is None else asked()
+        if environment is not None and not self.runs.under_way:
+            self.runs = environment.runs
+        return self._inner.get_template_vars(*args, **kwargs)
 
     def format_observation_messages(self, *args: Any, **kwargs: Any) -> Any:
         """The actions have run."""
@@ -127,10 +130,16 @@ class Environment:
         self._inner = made(**config)
         self.runs.hold(_container(self._inner), keep)
 
+    def get_template_vars(self, *args: Any, **kwargs: Any) -> Any:
+        """The agent asks its model next."""
+        _asked.set(weakref.ref(self))
+        return self._inner.get_template_vars(*args, **kwargs)
+
     def execute(self, action: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """One acting block of the run's program."""
         from minisweagent.exceptions import InterruptAgentFlow
 
+        _asked.set(None)  # if the agent's model is none of ours
         with self.runs.current().acting():
             try:
                 output: dict[str, Any] = self._inner.execute(action, *args, **kwargs)
@@ -224,7 +233,7 @@ class Agent:
         except BaseException as error:
             run.close("error" if isinstance(error, Exception) else "dropped")
             raise
-        run.close(_outcome(result) if isinstance(result, Mapping) else "success")
+        run.close(outcome_of(result) if isinstance(result, Mapping) else "success")
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -242,127 +251,10 @@ def instrument(agent: Any, *, program: thunder.Program | None = None, **options:
     return Agent.around(agent, program or options)
 
 
-class Run:
-    """One run of an agent, its program, and how far it has got.
-
-    The agent's list of messages tells how a run ends: the last one then has the role ``exit`` and the status.
-    """
-
-    def __init__(self, program: thunder.Program, *, owned: bool) -> None:
-        self.program = program
-        self._owned = owned
-        self._ended = False
-        self._messages: list[dict[str, Any]] = []
-        self._acting: AbstractContextManager[object] | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, or the program that it was part of."""
-        return self._ended or (not self._owned and self.program.status == "terminated")
-
-    def activate(self) -> AbstractContextManager[object]:
-        """Calls within are the program's."""
-        try:
-            return self.program.activate()
-        except thunder.ThunderStateError:  # its owner has closed it
-            return nullcontext()
-
-    def acting(self) -> AbstractContextManager[object]:
-        """A tool runs within."""
-        try:
-            return self.program.acting(_TOOL)
-        except thunder.ThunderStateError:
-            return nullcontext()
-
-    def asked(self, messages: list[dict[str, Any]]) -> None:
-        """The model is to think; whatever ran has ended."""
-        self.acted()
-        self._messages = messages
-
-    def acts(self) -> None:
-        """The model's actions begin to run."""
-        self._acting = self.acting()
-        self._acting.__enter__()
-
-    def acted(self) -> None:
-        """They have ended."""
-        acting, self._acting = self._acting, None
-        if acting is not None:
-            acting.__exit__(None, None, None)
-
-    def settle(self) -> None:
-        """Ends the run if the agent's messages say so."""
-        last = self._messages[-1] if self._messages else {}
-        if last.get("role") == "exit":
-            self.close(_outcome(last.get("extra", {})))
-
-    def close(self, outcome: str) -> None:
-        """Ends the run, and the program unless that is somebody else's."""
-        self.acted()
-        self._ended = True
-        if self._owned:
-            self.program.close(outcome)
-
-
-class Runs:
-    """The runs of one agent, one after the other, and what its model and environment share."""
-
-    def __init__(self, program: Options) -> None:
-        self.spans_per_action = False
-        self._program = program
-        self._container: tuple[str, bool] | None = None
-        self._run: Run | None = None
-
-    def current(self) -> Run:
-        """The run that is under way, else a new one."""
-        if self._run is None or self._run.over:
-            self._run = self._new()
-            self._declare()
-        return self._run
-
-    def _new(self) -> Run:
-        """In the program that was given or is current here, else in one of its own.
-
-        A program that is current in the whole process, as below ``thunder run``, may have many runs: each is
-        a child of it then.
-        """
-        if isinstance(self._program, thunder.Program):
-            return Run(self._program, owned=False)
-        current = thunder.current_program()
-        if current is not None and current is not Context().run(thunder.current_program):
-            return Run(current, owned=False)
-        return Run(thunder.program(**(self._program or {})), owned=True)
-
-    def hold(self, container: str | None, keep: bool) -> None:
-        """The runs use this container."""
-        if container:
-            self._container = container, keep
-            if self._run is not None:
-                self._declare()
-
-    def _declare(self) -> None:
-        if self._container is not None and self._run is not None:
-            container, keep = self._container
-            self._run.program.resources.container(container, keep=keep)
-
-    def settle(self) -> None:
-        """Ends the run that is over."""
-        if self._run is not None:
-            self._run.settle()
-
-    def abandon(self) -> None:
-        """Nobody will go on with it."""
-        self.settle()
-        if self._run is not None and not self._run.over:
-            self._run.close("dropped")
-
-
 # The model made last in this context.
 _latest: ContextVar[weakref.ref[Model] | None] = ContextVar("thunder_minisweagent_model", default=None)
-
-
-def _outcome(extra: Mapping[str, Any]) -> str:
-    return "success" if extra.get("exit_status") == _SUBMITTED else "error"
+# The environment whose variables an agent has just asked for, in this context.
+_asked: ContextVar[weakref.ref[Environment] | None] = ContextVar("thunder_minisweagent_asked", default=None)
 
 
 def _inner_attribute(outer: Any, name: str) -> Any:

@@ -153,7 +153,7 @@ def test_it_is_tried_again_and_given_up_in_the_end(docker, caplog):
         holdings = Holdings()
         payload = {"kind": "container", "ref": name, "host": "h", "keep": False}
         holdings.note(EventType.RESOURCE_DECLARED, payload)
-        reclaimer.put(holdings, CLAIM, site)
+        reclaimer.put(holdings, CLAIM, lambda: site)
         assert reclaimer.wait(30)
         assert holdings.gone == ([("container", "twice", "h")] if name == "twice" else [])
     (told,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
@@ -166,7 +166,7 @@ def test_many_at_once_are_worked_off_by_a_few(tmp_path):
     site = Site.here(None, names=["h"], roots=[tmp_path])
     before = threading.active_count()
     for index in range(50):
-        reclaimer.put(held(made(tmp_path, f"d{index}"), "h"), CLAIM, site)
+        reclaimer.put(held(made(tmp_path, f"d{index}"), "h"), CLAIM, lambda: site)
         assert threading.active_count() <= before + _reclaimer.AT_ONCE
     assert reclaimer.wait(30)
     assert list(tmp_path.iterdir()) == []
@@ -189,8 +189,8 @@ def test_a_bug_ends_nothing_else(tmp_path, caplog):
     site = Site.here(None, names=["h"], roots=[tmp_path])
     broken = Broken()
     broken._declared = held(made(tmp_path, "a"), "h")._declared
-    reclaimer.put(broken, CLAIM, site)
-    reclaimer.put(held(made(tmp_path, "b"), "h"), CLAIM, site)
+    reclaimer.put(broken, CLAIM, lambda: site)
+    reclaimer.put(held(made(tmp_path, "b"), "h"), CLAIM, lambda: site)
     assert reclaimer.wait(30)
     assert "please report this as a bug" in caplog.text
     assert list(tmp_path.iterdir()) == []
@@ -203,8 +203,8 @@ def test_an_interpreter_on_its_way_out_does_it_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", no_more_threads)
     reclaimer = _reclaimer.Reclaimer()
     site = Site.here(None, names=["h"], roots=[tmp_path])
-    reclaimer.put(held(made(tmp_path, "a"), "h"), CLAIM, site)
-    reclaimer.put(held(made(tmp_path, "b"), "h"), CLAIM, site)
+    reclaimer.put(held(made(tmp_path, "a"), "h"), CLAIM, lambda: site)
+    reclaimer.put(held(made(tmp_path, "b"), "h"), CLAIM, lambda: site)
     assert not reclaimer.wait(0.0)
     assert reclaimer.wait(30)
     assert list(tmp_path.iterdir()) == []

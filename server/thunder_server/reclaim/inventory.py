@@ -37,21 +37,25 @@ def survey(engine: Engine, server: Clock) -> list[FoundObject]:
 
 
 def _labelled(api: Any) -> Iterator[tuple[ResourceKind, str, str, str, float]]:
-    """Kind, id, name, label and time of making."""
+    """Kind, id, name, label and the latest time at which it can have been made.
+
+    The engine lists whole seconds. What seems older than a generation of its program would count as left by
+    the one before, so they are taken at their end.
+    """
     label = wire.PROGRAM_LABEL
     images = {each["Id"]: each["Labels"][label] for each in api.images(filters={"label": label}, all=True)}
     for each in api.containers(all=True, filters={"label": label}):
         program_id = each["Labels"][label]
         if images.get(each["ImageID"]) != program_id:
             name = (each["Names"] or [each["Id"]])[0].removeprefix("/")
-            yield ResourceKind.CONTAINER, each["Id"], name, program_id, each["Created"]
+            yield ResourceKind.CONTAINER, each["Id"], name, program_id, each["Created"] + 1
     for each in api.networks(filters={"label": label}):
         yield ResourceKind.NETWORK, each["Id"], each["Name"], each["Labels"][label], unix(each["Created"])
     for each in api.volumes(filters={"label": label})["Volumes"] or ():
-        made = unix(each["CreatedAt"])
+        made = unix(each["CreatedAt"]) + 1
         yield ResourceKind.VOLUME, each["Name"], each["Name"], each["Labels"][label], made
     for each in api.images(filters={"label": label, "dangling": True}):
-        yield ResourceKind.IMAGE, each["Id"], each["Id"], each["Labels"][label], each["Created"]
+        yield ResourceKind.IMAGE, each["Id"], each["Id"], each["Labels"][label], each["Created"] + 1
 
 
 def observe(engine: Engine, task: wire.Task, server: Clock) -> wire.TaskResult:

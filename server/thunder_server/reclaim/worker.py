@@ -26,7 +26,9 @@ Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 8
-"""Removals at a time, and likewise preparations, and everything else."""
+"""Removals at a time, and likewise everything else but preparations."""
+PREPARED_AT_ONCE: Final = 16
+"""Preparations at a time: they wait for package servers rather than compute."""
 _ELSE: Final = "else"
 _MARGIN_S: Final = 2.0  # beyond its time limit, within which a thread gives up by itself
 
@@ -40,8 +42,8 @@ class Worker:
     def __init__(self, site: Site) -> None:
         self._engines = Engines(site.engine)
         self.site: Final = replace(site, lend=self._engines.lend)
-        kinds: tuple[str, ...] = (Work.RECLAIM, Work.PREPARE, _ELSE)
-        self._turns = {kind: asyncio.Semaphore(AT_ONCE) for kind in kinds}
+        at_once: dict[str, int] = {Work.RECLAIM: AT_ONCE, Work.PREPARE: PREPARED_AT_ONCE, _ELSE: AT_ONCE}
+        self._turns = {kind: asyncio.Semaphore(number) for kind, number in at_once.items()}
         self._preparing: dict[str, Preparation] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 

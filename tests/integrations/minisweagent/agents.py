@@ -63,6 +63,17 @@ def model_alone():
     return [DefaultAgent(model, LocalEnvironment(), **AGENT).run("solve it")]
 
 
+def without_agent_class():
+    """Two agents of the stock class, made crosswise: who belongs together shows when they run."""
+    models = [adapter.Model(**MODEL), adapter.Model(**MODEL)]
+    environments = [
+        adapter.Environment(inner_class="local", program=program(f"pair-{number}")) for number in (1, 0)
+    ]
+    environments.reverse()
+    pairs = zip(models, environments, strict=True)
+    return [DefaultAgent(model, env, **AGENT).run(f"task-{n}") for n, (model, env) in enumerate(pairs)]
+
+
 def responses():
     """The model class that uses ``/v1/responses``."""
     model = adapter.Model(
@@ -89,7 +100,7 @@ def every_way():
     adapter_again.install()
     told = {scenario.__name__: scenario() for scenario in (configured, composed, model_alone, in_my_program)}
     adapter_again.install()
-    return told | {"responses": responses()}
+    return told | {"responses": responses(), "pairs": without_agent_class()}
 
 
 def ends():

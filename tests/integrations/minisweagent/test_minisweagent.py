@@ -38,7 +38,9 @@ def test_every_way_to_set_it_up(through_server, engine, server):
     assert told["composed"] == told["in_my_program"] == [SUBMITTED, SUBMITTED]
     assert told["model_alone"] == told["responses"] == [SUBMITTED]
 
+    assert told["pairs"] == [SUBMITTED, SUBMITTED]
     names = ["configured", "composed", "composed", "model-alone", "current", "given", "responses"]
+    names += ["pair-0", "pair-1"]
     assert [seen.header("x-session-id") for seen in engine.requests] == [
         name for name in names for _ in SCRIPT
     ]
@@ -51,6 +53,7 @@ def test_every_way_to_set_it_up(through_server, engine, server):
     assert story(server, "model-alone") == story(server, "responses") == (CALL * 3, ACT * 3, end)
     assert story(server, "current") == (CALL * 3, ACT * 3, end)
     assert story(server, "given") == (CALL * 3, ACT * 4, end)
+    assert story(server, "pair-0") == story(server, "pair-1") == (CALL * 3, ACT * 4, end)
     for name in set(names):
         runs = 2 if name == "composed" else 1
         assert server.types(name, "program.opened", end) == ["program.opened", end] * runs, "and never again"

@@ -163,7 +163,8 @@ def test_on_an_agent_server(through_server, agent_server, engine, server):
 @pytest.mark.proves("openhands", "resources")
 def test_a_workspaces_container_is_declared(through_server, agent_server, server, engine, image):
     environ = {"AGENT_SERVER": agent_server, "IMAGE": image, "PATH": f"{BIN}:{os.environ['PATH']}"}
-    (made, mine), (given, yours), alive = through_server.run(AGENTS, "in_docker", **environ).result
+    run = through_server.run(AGENTS, "in_docker", timeout=200, **environ)
+    (made, mine), (given, yours), alive = run.result
     assert alive
     declared = {program: server.story(program, "resource.declared") for program in (made, given)}
     assert [(one["kind"], one["ref"], one["keep"]) for one in declared[made]] == [("container", mine, False)]
@@ -173,7 +174,8 @@ def test_a_workspaces_container_is_declared(through_server, agent_server, server
 def test_nothing_of_ours_reaches_another_host(through_server, engine, server, elsewhere):
     elsewhere.plays(*SCRIPT)
     ((program, _),) = through_server.run(AGENTS, "elsewhere", ELSEWHERE=elsewhere.url + "/v1").result
-    assert [ours(seen) for seen in elsewhere.requests] == [{}] * 3
+    by_the_user = {"x-thunder-group": "mine"}
+    assert [ours(seen) for seen in elsewhere.requests] == [by_the_user] * 3
     assert engine.requests == []
     assert server.ended(program)["outcome"] == "success"
 

@@ -4,10 +4,13 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
 from tests.fake_docker import FakeDocker, answers, babbles, dies, hangs
+from thunder_sdk.reclaim.endings import Absent, Failed
+from thunder_sdk.reclaim.engine import Engines
 from thunder_sdk.reclaim.tasks import Site, reclaim
 
 LABEL = {"thunder.program": "p1"}
@@ -209,6 +212,7 @@ def test_an_engine_that_fails_half_way(docker, removed, kind, fault, words, retr
     result = removed(kind, ref, timeout=0.3 if fault is hangs else 20.0)
     assert words in why(result, "failed")
     assert result["retryable"] is retryable
+    docker.faults.clear()  # a busy machine may not have come that far
     assert removed(kind, ref)["end"] in ("done", "absent")
 
 
@@ -259,3 +263,27 @@ def test_a_site_is_this_machine_and_its_engine(tmp_path):
     remote = Site.here("tcp://box:2375", names=["box", "box"], roots=[tmp_path])
     assert (remote.hosts, remote.engine) == (("box", "tcp://box:2375"), "tcp://box:2375")
     assert remote.roots == (tmp_path,)
+
+
+def test_connections_are_kept_for_the_next_who_needs_one(docker):
+    engines = Engines(docker.url)
+    with engines.lend(20.0) as first:
+        assert first.clock().ahead == 0.0
+        with engines.lend(20.0) as second:
+            assert second is not first
+    docker.seen.clear()
+    with suppress(Absent), engines.lend(5.0) as again:
+        assert again is first
+        assert (again.timeout, again.api.timeout) == (5.0, 5.0)
+        again.clock()  # anew: it may have been set meanwhile
+        raise Absent("is an answer like any other")
+    assert docker.seen == ["GET /info"]
+    with suppress(Failed), engines.lend(20.0) as failing:
+        assert failing is first
+        raise Failed("it hangs", retryable=True)
+    with engines.lend(20.0) as other:
+        assert other is second
+        with engines.lend(20.0) as new:
+            assert new is not first
+    engines.close()
+    engines.close()
