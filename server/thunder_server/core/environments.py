@@ -38,6 +38,8 @@ LOOK_S = 0.5
 """Between two looks at the queue, while environments are to be prepared."""
 SOON_S = 0.05
 """After something has changed; more changes within that time are one look."""
+AT_ONCE = 8
+"""Of those that have time so many are prepared at a time: more would only hold up those that have none."""
 ATTEMPTS = 3
 RETRY_S = 1.0
 """Before the second attempt; doubled before the third."""
@@ -56,6 +58,7 @@ class Environments:
         self._known: dict[tuple[str, int], Program] = {}  # whose environments may be heard of
         self._unready: dict[Program, None] = {}  # waiting or hibernated
         self._promised: dict[Program, None] = {}  # prepared for a first place that it has not got yet
+        self._preparing: dict[Program, None] = {}
         self._begun_at = -inf  # the latest
 
     # --- what clients say
@@ -133,6 +136,13 @@ class Environments:
             assert environment.container_id is not None
             self._w.out.append(d.Hibernate(**self._whose(program), container_id=environment.container_id))
 
+    def placed(self, program: Program) -> None:
+        """It has room now, whether its environment is there or not: one that is too large never waits."""
+        if program.environment is not None:
+            program.environment.held_since = None
+            self.settle(program)
+        self.moved()
+
     def moved(self) -> None:
         """Programs have come, gone or been placed: others may be nearer to their turn."""
         if self._unready:
@@ -192,7 +202,7 @@ class Environments:
         exposed = 0.0 if exposed_since is None else w.now - max(begun_at, exposed_since)
         environment.container_id = event.container_id
         environment.prepared_s = total
-        self._turns.times.learn(environment.image, total)
+        self._turns.times.learn(environment.image, event.seconds)
         w.counters.environments_prepared += 1
         w.counters.prepared_exposed_s += exposed
         w.counters.prepared_hidden_s += total - exposed
@@ -231,6 +241,7 @@ class Environments:
 
     def _made(self, program: Program, environment: Environment) -> None:
         """Nobody is preparing it any more."""
+        self._preparing.pop(program, None)
         self._ledger.removal.made(self._key(environment), busy=False)
 
     # --- hosts
@@ -272,7 +283,9 @@ class Environments:
             self._look_at(w.now + LOOK_S)
             for program in list(self._turns.near(self._unready, len(self._promised), self._begun_at)):
                 assert program.environment is not None
-                self._begin(program, program.environment)
+                urgent = program.backend_id is not None or program.held
+                if urgent or len(self._preparing) < AT_ONCE:
+                    self._begin(program, program.environment)
 
     # --- beginning
 
@@ -297,6 +310,7 @@ class Environments:
             return
         environment.take(Stage.PREPARE)
         environment.attempts += 1
+        self._preparing[program] = None
         self._begun_at = w.now
         self._unready.pop(program, None)
         if program.last_backend_id is None:

@@ -53,8 +53,8 @@ class Kitchen(Harness):
     def preparing(self) -> list[str]:
         return [decision.program_id for decision in of_type(self.decisions, PrepareEnvironment)]
 
-    def ready(self, program: str, container="c", generation=1):
-        return self.said(EnvironmentPrepared, program, generation, container_id=container, seconds=1.0)
+    def ready(self, program: str, container="c", generation=1, seconds=1.0):
+        return self.said(EnvironmentPrepared, program, generation, container_id=container, seconds=seconds)
 
     def fail(self, program: str, *, retryable=False, reason="no such image"):
         return self.said(EnvironmentFailed, program, reason=reason, retryable=retryable)
@@ -148,7 +148,10 @@ def test_nobody_is_promised_a_place_where_none_can_be_used():
     for unlimited in (Kitchen(capacity=None), Kitchen("passthrough")):
         unlimited.open(*(f"p{n}" for n in range(20)))
         unlimited.run_to(1.0)
-        assert len(unlimited.preparing()) == 20
+        assert len(unlimited.preparing()) == 8, "at a time"
+        unlimited.ready("p0")
+        unlimited.run_to(2.0)
+        assert len(unlimited.preparing()) == 9
 
 
 def test_whom_somebody_waits_for_comes_first_and_in_the_end_in_any_case():
@@ -188,7 +191,7 @@ def test_the_first_in_the_queue_is_always_near_its_turn(h):
 def test_others_are_when_room_is_expected_in_the_time_that_preparing_takes(h):
     h.open("seen", lease_s=5000.0)
     h.run_to(1.0)
-    h.after(10.0).ready("seen")  # preparing took 10 s
+    h.after(20.0).ready("seen", seconds=10.0)  # it took 10 s, once its turn had come
     for number in range(40):  # 100 tokens come free every second
         h.turn(f"short{number}", 100)
         h.close(f"short{number}", Outcome.SUCCESS)
@@ -244,6 +247,18 @@ def test_a_queued_program_is_not_restored_before_its_environment_is_ready(h):
     assert counters.environments_prepared == 1
     assert counters.prepared_exposed_s == pytest.approx(9.0)
     assert counters.prepared_hidden_s == pytest.approx(0.95)
+
+
+def test_one_that_is_too_large_for_every_backend_never_waits_for_its_environment_either(h):
+    h.call("filler", 900)
+    h.open("p")
+    h.call("p", 500)
+    h.close("filler", Outcome.DROPPED)
+    assert h.scheduler.program("p").held
+    assert h.running(h.call("p", 3000)) == "a"
+    assert not h.scheduler.program("p").held
+    h.ready("p")
+    assert h.state("p") == ["ready"]
 
 
 def test_one_whose_turn_comes_before_it_was_begun(h):

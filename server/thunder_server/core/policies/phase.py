@@ -174,7 +174,7 @@ class PhasePolicy(MemoryBound):
     def _gives_way(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
         """Why an idle program has to make room for one that waits, if it has to. Not at the instant at which
         it was given its own room: two whose calls are overdue would make room for each other for ever."""
-        if idle.acting_since < idle.placed_at == at:
+        if idle.placed_at == at and idle.expects_call:
             return None
         if idle.priority != program.priority:
             return f"{program.id} has a higher priority" if idle.priority < program.priority else None
