@@ -136,6 +136,13 @@ class Environments:
             assert environment.container_id is not None
             self._w.out.append(d.Hibernate(**self._whose(program), container_id=environment.container_id))
 
+    def placed(self, program: Program) -> None:
+        """It has room now, whether its environment is there or not: one that is too large never waits."""
+        if program.environment is not None:
+            program.environment.held_since = None
+            self.settle(program)
+        self.moved()
+
     def moved(self) -> None:
         """Programs have come, gone or been placed: others may be nearer to their turn."""
         if self._unready:

@@ -148,7 +148,7 @@ class Placement:
         if program.prompt is not None:
             backend.sharing.hold(program, program.prompt.messages)
         w.counters.moves += moved
-        self._environments.moved()
+        self._environments.placed(program)
         if was_queued:
             w.counters.admitted += newcomer
             w.counters.restores += not newcomer

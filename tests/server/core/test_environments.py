@@ -249,6 +249,18 @@ def test_a_queued_program_is_not_restored_before_its_environment_is_ready(h):
     assert counters.prepared_hidden_s == pytest.approx(0.95)
 
 
+def test_one_that_is_too_large_for_every_backend_never_waits_for_its_environment_either(h):
+    h.call("filler", 900)
+    h.open("p")
+    h.call("p", 500)
+    h.close("filler", Outcome.DROPPED)
+    assert h.scheduler.program("p").held
+    assert h.running(h.call("p", 3000)) == "a"
+    assert not h.scheduler.program("p").held
+    h.ready("p")
+    assert h.state("p") == ["ready"]
+
+
 def test_one_whose_turn_comes_before_it_was_begun(h):
     h.call("filler", 900)
     h.open("p")
