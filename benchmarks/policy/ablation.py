@@ -1,6 +1,6 @@
 """What each rule of ``phase`` brings: the policy without it, on the same work.
 
-    python -m benchmarks.policy.ablation [--seeds 0,1] [--processes 2]
+    python -m benchmarks.policy.ablation [--work "small engine"] [--seeds 0,1] [--processes 2]
 
 Two engines whose trade-offs differ: a large one, on which recorded coding agents share two times 1.7 million
 tokens, and a small one of 16 thousand tokens, on which computing a context again takes long next to a tool. A
@@ -165,8 +165,8 @@ class Ablated:
         return WORKS[self.work](self.seed, self.signals).run(self.rule, policy).row
 
 
-def ablated(seeds: Sequence[int]) -> Iterator[Ablated]:
-    for work in WORKS:
+def ablated(works: Sequence[str], seeds: Sequence[int]) -> Iterator[Ablated]:
+    for work in works:
         for seed in seeds:
             yield from (Ablated(work, rule, seed) for rule in RULES)
             yield from (
@@ -177,15 +177,17 @@ def ablated(seeds: Sequence[int]) -> Iterator[Ablated]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.policy.ablation", description=__doc__)
     parser.add_argument("--seeds", default="0,1,2", metavar="LIST")
+    parser.add_argument("--work", choices=WORKS, help="one of the works; default: all")
     parser.add_argument("--processes", type=int, default=2, metavar="N")
     arguments = parser.parse_args()
-    runs = list(ablated([int(seed) for seed in arguments.seeds.split(",")]))
+    works = [arguments.work] if arguments.work else list(WORKS)
+    runs = list(ablated(works, [int(seed) for seed in arguments.seeds.split(",")]))
     with ProcessPoolExecutor(arguments.processes) as pool:
         rows = dict(zip(runs, pool.map(Ablated.run, runs), strict=True))
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 120
-    for work in WORKS:
+    for work in works:
         console.print(_table(work, {run: row for run, row in rows.items() if run.work == work}))
 
 
