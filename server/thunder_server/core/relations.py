@@ -40,13 +40,12 @@ class Relations:
             if parent is not None and parent.state is not State.ENDED:
                 program.parent = parent
                 parent.children[program] = None
-        if program.group != group_before:
+        if program.group is not None and program.group != group_before:
             self._leave_group(program, group_before)
-            if program.group is not None:
-                group = self._groups.setdefault(program.group, Group())
-                group.live[program] = None
-                program.straggles = group.was_gated
-                self._regard(group)
+            group = self._groups.setdefault(program.group, Group())
+            group.live[program] = None
+            program.straggles = group.was_gated
+            self._regard(group)
 
     def ended(self, program: Program) -> None:
         """A program has ended: nobody waits for it any longer, and it for nobody."""

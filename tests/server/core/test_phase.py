@@ -349,6 +349,21 @@ def test_programs_whose_calls_are_overdue_do_not_take_turns():
     assert len(of_type(h.decisions, Pause)) == 2
 
 
+def test_who_was_given_room_for_an_overdue_call_has_it_for_an_instant():
+    h = phase()
+    measured(h)
+    h.turn("p", 600)
+    h.acting("p", expected_s=1e4)
+    h.call("full", 1000)
+    h.acted("p")
+    h.after(1.0)
+    call = h.call("q", 600)
+    h.after(100.0).close("full", Outcome.DROPPED)
+    assert h.status("p", "q") == ["active", "paused"]
+    h.run_to(h.now + 1.0)
+    assert h.running(call) == "a"
+
+
 def test_many_that_are_overdue_do_not_either():
     h = phase(1000, 1000)
     measured(h, "a")

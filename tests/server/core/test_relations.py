@@ -50,6 +50,8 @@ def test_a_child_holds_up_its_parent_while_both_live():
     assert holding_up(h, "child") == [True]
     h.close("other", Outcome.SUCCESS)
     assert holding_up(h, "child") == [False]
+    h.put("orphan", parent_id="parent")
+    assert holding_up(h, "orphan") == [False]
 
 
 def test_who_holds_up_others_goes_first():
