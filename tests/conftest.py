@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docker_engine import Engine, make_image
+if TYPE_CHECKING:
+    from tests.docker_engine import Engine
 
 
 @pytest.fixture(scope="session")
 def _docker() -> Iterator[object]:
+    # Some tests run again where this library is not installed.
     import docker
+
+    from tests.docker_engine import make_image
 
     try:
         api = docker.APIClient(version="auto", timeout=60)
@@ -30,6 +35,8 @@ def _docker() -> Iterator[object]:
 @pytest.fixture
 def engine(_docker: object) -> Iterator[Engine]:
     """A real Docker engine; whatever the test made there is gone afterwards."""
+    from tests.docker_engine import Engine
+
     engine = Engine(_docker)
     try:
         yield engine
