@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,10 @@ _COARSE_CLOCK: Final = 5  # CLOCK_REALTIME_COARSE, from which files get their ti
 _TICK: Final = time.clock_getres(_COARSE_CLOCK)  # s that they may be too early
 
 
+_NAME: Final = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9_.-]*")
+_IMAGE: Final = re.compile(r"(?!.*(\.\.|//))[A-Za-z0-9][A-Za-z0-9._:@/-]*")
+
+
 @dataclass(frozen=True, slots=True)
 class Object:
     """What the engine says of one thing, as far as its removal is concerned."""
@@ -34,6 +39,9 @@ class Object:
 def look(engine: Engine, kind: str, ref: str) -> Object:
     """What `ref` stands for now; raises `Absent` if for nothing."""
     api, what = engine.api, f"{kind} {ref}"
+    if not (_IMAGE if kind == ResourceKind.IMAGE else _NAME).fullmatch(ref):
+        # It becomes part of a path of the engine's API, where it could lead elsewhere.
+        raise Spared(f"{ref!r} is no name or id of a {kind}")
     with engine.answering(what):
         match kind:
             case ResourceKind.CONTAINER | ResourceKind.ENVIRONMENT:

@@ -129,11 +129,17 @@ class Preparation:
                         ) from None
 
     def _create(self, engine: Engine) -> str:
+        from docker.errors import DockerException
+
         spec, api = self._spec, engine.api
         options: dict[str, Any] = {"binds": self._list("mounts") or None, "network_mode": spec.get("network")}
         limits = spec.get("limits")
         for name, value in (limits if isinstance(limits, dict) else {}).items():
             options |= _limit(name, value)
+        try:
+            host_config = api.create_host_config(**options)
+        except (DockerException, TypeError, ValueError) as wrong:  # the package's own opinion of a value
+            raise Failed(f"{self._what}: {wrong}", retryable=False) from wrong
         with engine.answering(self._what):
             created = api.create_container(
                 spec["image"],
@@ -146,7 +152,7 @@ class Preparation:
                     wire.PROGRAM_LABEL: self._task["program_id"],
                     GENERATION_LABEL: str(self._task["generation"]),
                 },
-                host_config=api.create_host_config(**options),
+                host_config=host_config,
             )
         return str(created["Id"])
 
@@ -196,7 +202,7 @@ def _limit(name: str, value: object) -> dict[str, Any]:
         raise Failed(f"limits: {name!r} is unknown; there are {', '.join(LIMITS)}", retryable=False)
     try:
         return LIMITS[name](value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise Failed(f"limits: {name} cannot be {value!r}", retryable=False) from None
 
 

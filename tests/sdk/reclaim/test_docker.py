@@ -265,6 +265,18 @@ def test_a_site_is_this_machine_and_its_engine(tmp_path):
     assert remote.roots == (tmp_path,)
 
 
+@pytest.mark.parametrize(
+    ("kind", "ref"),
+    [
+        ("volume", "../volumes"), ("network", "../volumes/v"), ("container", "c/json"), ("container", "a?b"),
+        ("image", "../volumes/v"), ("image", "a/../../volumes/v"), ("image", "a#b"), ("image", "a//b"),
+    ],
+)  # fmt: skip
+def test_a_name_that_leads_elsewhere_in_the_engines_api(docker, removed, kind, ref):
+    assert "is no name or id" in why(removed(kind, ref))
+    assert docker.seen == ["GET /version"]
+
+
 def test_connections_are_kept_for_the_next_who_needs_one(docker):
     engines = Engines(docker.url)
     with engines.lend(20.0) as first:

@@ -91,6 +91,7 @@ async def test_it_is_as_the_program_wants_it(
         ({"limits": {"wings": 2}}, ("'wings' is unknown", "cpus, memory")),
         ({"limits": {"cpus": "many"}}, ("cpus cannot be 'many'",)),
         ({"limits": {"memory": "a lot"}}, ("a lot",)),
+        ({"limits": {"cpus": 1e300 * 1e10}}, ("cpus cannot be inf",)),
         ({"network": "nobody-made-it"}, ("nobody-made-it",)),
         ({"mounts": ["relative:/x:zz"]}, ("zz",)),
     ],
