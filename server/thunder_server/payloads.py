@@ -170,7 +170,7 @@ class _Heartbeat(_Event):
 
 class _Resource(_Event):
     kind: Annotated[str, AfterValidator(_resource_kind)]
-    ref: Annotated[str, Field(min_length=1, max_length=wire.MAX_REF)]
+    ref: Annotated[str, Field(min_length=1, max_length=wire.MAX_REF, pattern=r"^[^\x00]*$")]
     host: Annotated[str, Field(min_length=1, max_length=wire.MAX_HOST)] | None = None
 
 

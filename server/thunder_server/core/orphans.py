@@ -20,7 +20,7 @@ SOON_S = 1.0
 """After a program's end; several that end together are one survey."""
 APART_S = 2.0
 """Between two surveys of a host; doubled for every one that finds nothing to do."""
-FAR_APART_S = 64.0
+FAR_APART_S = 8.0
 
 
 @dataclass(slots=True)

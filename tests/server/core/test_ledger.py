@@ -412,7 +412,7 @@ def test_surveys_that_find_nothing_become_rare(h):
         times.append(h.now)
         h.handle(Surveyed(at=h.now, host=HOST, objects=None))
     gaps = [after - before for before, after in pairwise(times)]
-    assert gaps == [4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0]
+    assert gaps == [4.0, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0]
 
 
 def test_what_is_held_under_another_name_is_no_orphan(h):

@@ -139,6 +139,7 @@ def test_resources_are_here_unless_they_say_so(kind: str, host: str) -> None:
         ({**EVENT, "type": "acting.finished", "call_id": "c", "ok": "yes"}, "ok: should be true or false"),
         ({**EVENT, "type": "resource.declared", "kind": "planet", "ref": "r"}, "kind: 'planet' is no kind"),
         ({**EVENT, "type": "resource.declared", "kind": "port", "ref": ""}, "ref: "),
+        ({**EVENT, "type": "resource.declared", "kind": "directory", "ref": "/tmp/a\0b"}, "ref: "),
         ({**EVENT, "type": "resource.released", "kind": "port", "ref": 8000}, "ref: should be a string"),
     ],
 )
