@@ -18,7 +18,7 @@ from thunder_server import refusals
 from thunder_server.apis import SCHEDULED, Api
 from thunder_server.auth import Keys
 from thunder_server.calls import Cut
-from thunder_server.core.events import CallArrived, CallTokenized
+from thunder_server.core.events import CallArrived, CallTokenized, ProgramClosed
 from thunder_server.core.prefix import Chain
 from thunder_server.errors import ApiError, method_not_allowed, not_found, too_large
 from thunder_server.exchange import Exchange
@@ -94,7 +94,12 @@ class Proxy:
         body = read_body(raw, encoding, usage_option=api.usage_option, limit=self._max_body)
         identity = read_identity(path_id, request.headers, body.fields)
         if body.model is not None:
-            await self._models.require(body.model)
+            try:
+                await self._models.require(body.model)
+            except ApiError:
+                if identity.final and identity.program_id is not None:  # however the call ends
+                    self._runtime.post(ProgramClosed(at=self._runtime.now(), program_id=identity.program_id))
+                raise
         call_id = uuid.uuid4().hex
         chain = prompt_chain(path, body.fields)
         blocks = await self._runtime.prompt_blocks.find(

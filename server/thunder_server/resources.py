@@ -15,7 +15,6 @@ from thunder_server import payloads
 from thunder_server.auth import Keys
 from thunder_server.core.decisions import Decision, EnvironmentChanged
 from thunder_server.core.events import Event
-from thunder_server.core.holdings import SHORT_ID
 from thunder_server.core.program import Program
 from thunder_server.core.resource_events import EnvironmentAwaited, FailedRetried, Found, OrphansGiven
 from thunder_server.core.resources import Holding, ResourceState
@@ -169,9 +168,8 @@ class Resources:
         if result["end"] != wire.WorkEnd.DONE:
             raise _NotSeenError(result.get("error") or "it cannot be looked at")
         now = runtime.now()
-        known = self._scheduler.ledger.holdings.names_on(host)
         objects = found(result, now - runtime.unix(now))
-        strangers = [one for one in objects if not known & {one.ref, one.name, one.ref[:SHORT_ID]}]
+        strangers = self._scheduler.ledger.holdings.unknown(host, objects)
         return [(one, why) for one in strangers if (why := self._why_orphan(one, now)) is not None]
 
     def _why_orphan(self, one: Found, now: float) -> str | None:

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from thunder_server.core.decisions import ResourceChanged
 from thunder_server.core.program import Program
-from thunder_server.core.resources import OPEN, REMEMBERED, Deed, Holding, Owner, Thing, ThingKey
+from thunder_server.core.resource_events import Found
+from thunder_server.core.resources import (
+    OPEN,
+    REMEMBERED,
+    Deed,
+    Holding,
+    Owner,
+    ResourceState,
+    Thing,
+    ThingKey,
+)
 from thunder_server.core.world import World
 
 SHORT_ID = 12
@@ -46,12 +56,24 @@ class Holdings:
         """The latest generation of an id that holds something still, though it may be long forgotten."""
         return max(self._owners.get(program_id, ()), default=0)
 
-    def names_on(self, host: str | None) -> set[str]:
-        """By what names and ids anybody knows a thing on this host; ids also by how they begin."""
-        here = [holding.thing for holding in self if holding.thing.key.host == host]
-        refs = [thing.key.ref for thing in here]
-        beginnings = [ref[:SHORT_ID] for ref in refs if len(ref) > SHORT_ID and set(ref) <= HEX]
-        return {*refs, *beginnings, *(thing.pin for thing in here if thing.pin is not None)}
+    def unknown(self, host: str | None, objects: Iterable[Found]) -> list[Found]:
+        """Those of ``objects`` on this host that nobody answers for.
+
+        For what was spared only the program itself answers that declared it: it may be another's, whose label
+        it carries.
+        """
+        anybody: set[str] = set()
+        spared: dict[str, set[str]] = {}
+        for holding in self:
+            if holding.thing.key.host == host:
+                alone = holding.state is ResourceState.SPARED
+                names = spared.setdefault(holding.owner.program_id, set()) if alone else anybody
+                names.update(_names(holding.thing))
+        return [
+            one
+            for one in objects
+            if not {one.ref, one.name, one.ref[:SHORT_ID]} & (anybody | spared.get(one.program_id, set()))
+        ]
 
     # --- entries
 
@@ -136,3 +158,13 @@ class Holdings:
                 reason=reason,
             )
         )
+
+
+def _names(thing: Thing) -> Iterator[str]:
+    """By what names and ids the thing may be known; ids also by how they begin."""
+    ref = thing.key.ref
+    yield ref
+    if len(ref) > SHORT_ID and set(ref) <= HEX:
+        yield ref[:SHORT_ID]
+    if thing.pin is not None:
+        yield thing.pin

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from thunder_server.core.decisions import Survey
-from thunder_server.core.holdings import SHORT_ID
 from thunder_server.core.ledger import Ledger
 from thunder_server.core.program import Program, State
 from thunder_server.core.resource_events import Found, OrphansGiven, Surveyed
@@ -76,10 +75,9 @@ class Orphans:
         if rhythm is None:
             return
         rhythm.out = False
-        known = self._ledger.holdings.names_on(event.host) if event.objects else set()
         taken = 0
-        for found in event.objects or ():
-            owner = None if known & {found.ref, found.name, found.ref[:SHORT_ID]} else self._owner(found)
+        for found in self._ledger.holdings.unknown(event.host, event.objects or ()):
+            owner = self._owner(found)
             if owner is not None:
                 self._ledger.found(event.host, found, owner)
                 taken += 1

@@ -115,8 +115,9 @@ def test_what_was_given_back_or_is_to_be_kept_stays(h):
         *(("back", "released"), ("kept", "kept"), ("/elsewhere", "kept")),
         ("first-kept-then-not", "reclaiming"),
     ]
-    assert "kept" in h.scheduler.ledger.holdings.names_on(HOST)
-    assert h.scheduler.ledger.holdings.names_on("far") == {"/elsewhere"}
+    kept = found("kept", "p")
+    assert h.scheduler.ledger.holdings.unknown(HOST, [kept]) == []
+    assert h.scheduler.ledger.holdings.unknown("far", [kept]) == [kept]
 
 
 def test_what_was_given_back_can_be_held_again(h):
@@ -517,3 +518,18 @@ def test_a_forgotten_id_that_left_something_goes_on_counting(h):
     assert h.scheduler.program("p") is None
     h.put("p")
     assert h.view("p")["generation"] == 2
+
+
+def test_what_a_program_was_not_allowed_to_take_goes_with_the_one_whose_label_it_carries(h):
+    h.hold("thief", ref="c1")
+    h.put("owner")
+    h.close("thief", Outcome.SUCCESS)
+    h.ended("c1", ReclaimEnd.SPARED, reason="it carries the label of owner")
+    labelled = Surveyed(at=h.now, host=HOST, objects=(found("c1", "owner"),))
+    h.run_to(1.0)
+    assert removed(h.handle(labelled)) == []  # its owner lives
+    h.close("owner", Outcome.SUCCESS)
+    h.run_to(30.0)
+    assert removed(h.handle(labelled)) == ["c1"]
+    h.ended("c1", ReclaimEnd.SPARED, reason="in use")
+    assert removed(h.handle(labelled)) == []  # spared of its own owner too: that is the last word

@@ -360,6 +360,9 @@ async def test_a_final_call_ends_its_program_however_it_ends() -> None:
         assert served.view("p")["status"] == "terminated"
         await served.chat(program="p")
         assert (served.view("p")["status"], served.view("p")["generation"]) == ("active", 2)
+        status, _, answer = await served.chat({**HELLO, "model": "other"}, program="p", X_Thunder_Final="1")
+        assert (status, answer["error"]["code"]) == (404, "model_not_found")
+        assert served.view("p")["status"] == "terminated"
 
 
 async def test_removing_a_backend_cuts_its_calls() -> None:
