@@ -34,7 +34,9 @@ from tests.docker_engine import IMAGE, make_image
 
 RUN = f"bench-{os.getpid()}-"  # in the ids of its programs
 STEPS = 4
-TOKENS = 384
+# Of the recorded coding agents, the median of first prompts and of answers, in tokens.
+PROMPT = 24_500
+ANSWER = 216
 THUNDER = (sys.executable, "-c", "from thunder_server.cli import main; main()")
 
 
@@ -127,19 +129,19 @@ class Run:
             thunder.http_client(timeout=600) as http,
             thunder.program(program_id=name, environment=environment) as p,
         ):
-            self.think(http)  # here it queues for its turn
+            self.think(http, name)  # here it queues for its turn
             container = self.managed_sandbox(p) if environment else self.own_sandbox(api, p)
             for step in range(STEPS):
                 with p.acting("write"):
                     megabytes = self.args.megabytes // STEPS
                     self.execute(api, container, f"dd if=/dev/zero of=/work/{step} bs=1M count={megabytes}")
-                self.think(http)
+                self.think(http, name)
 
-    def think(self, http: Any) -> None:
+    def think(self, http: Any, name: str) -> None:
         body = {
             "model": "emulated",
-            "max_tokens": TOKENS,
-            "messages": [{"role": "user", "content": "Go on."}],
+            "max_tokens": ANSWER,
+            "messages": [{"role": "user", "content": f"{name} {'word ' * PROMPT}"}],
         }
         http.post(f"{self.url}/v1/chat/completions", json=body).raise_for_status()
 
