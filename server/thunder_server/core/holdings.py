@@ -72,7 +72,8 @@ class Holdings:
         return [
             one
             for one in objects
-            if not {one.ref, one.name, one.ref[:SHORT_ID]} & (anybody | spared.get(one.program_id, set()))
+            for names in ({one.ref, one.name, one.ref[:SHORT_ID]},)
+            if names.isdisjoint(anybody) and names.isdisjoint(spared.get(one.program_id, ()))
         ]
 
     # --- entries
