@@ -89,6 +89,17 @@ def test_a_finished_tool_gets_its_program_a_place_before_the_call():
     assert h.running(h.call("p", 610)) == "a"
 
 
+def test_if_there_is_room_by_then_it_has_its_place_the_moment_its_tool_has_finished():
+    h = phase()
+    h.turn("p", 600)
+    h.acting("p", expected_s=1000.0)
+    h.turn("q", 600)
+    assert h.status("p") == ["paused"]
+    h.close("q", Outcome.SUCCESS)
+    said = h.acted("p")
+    assert [decision.program_id for decision in of_type(said, Restore)] == ["p"]
+
+
 def test_smaller_ones_overtake_but_only_for_a_while():
     h = phase()
     measured(h, lent_after_s=1000.0)  # nobody is away for long enough
