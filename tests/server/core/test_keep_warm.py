@@ -8,7 +8,6 @@ from tests.server.core.harness import Harness, dispatched, of_type
 from thunder_server.core import PhaseSettings, make_policy
 from thunder_server.core.decisions import Pause, Touch
 from thunder_server.core.events import Outcome
-from thunder_server.core.policies.phase import LENDING_WARM
 from thunder_server.core.prefix import Chain
 
 
@@ -104,9 +103,9 @@ def test_room_is_lent_out_for_longer_absences_only():
     h = warm()
     h.scheduler.backends["a"].turnover.learn(seconds=10.0, computed=1000, completion=0)
     h.turn("short", 400)
-    h.acting("short", expected_s=10.0 * LENDING_WARM - 0.5)
+    h.acting("short", expected_s=9.5)
     h.turn("long", 400)
-    h.acting("long", expected_s=10.0 * LENDING_WARM + 0.5)
+    h.acting("long", expected_s=10.5)
     h.call("new", 500)
     assert [pause.program_id for pause in of_type(h.decisions, Pause) if pause.backend_id] == ["long"]
 

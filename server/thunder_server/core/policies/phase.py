@@ -48,16 +48,8 @@ OVERTAKING = 8
 """How many that do not fit are looked at before those behind them, of whatever priority, have to wait."""
 HEAD_START_S = 300.0
 """Who holds up others goes before those that have waited for longer by no more than this."""
-LENDING = 0.7
-"""Break-even times for which a program must be away before its room is lent out. Below one, because
-recomputing delays only those who reason at that moment, and not those who act."""
-LENDING_WARM = 1.4
-"""The same where others are kept warm: then the engine drops what is lent out, first of all."""
-GROWTH = 0.25
-"""For this share of the break-even time room is kept for growing on. Who comes in only to be pushed out again
-costs more than it brings; by then others will have ended."""
 LARGEST_RESERVE = 0.5
-"""That keeps at most this share of a replica free."""
+"""Share of a replica that is kept free at most for what contexts grow by."""
 SLICE = 5.0
 """Break-even times after which a program's place is up to one that has waited as long; so many more for each
 time that it was paused before."""
@@ -84,7 +76,6 @@ class PhasePolicy(MemoryBound):
 
     def __init__(self, settings: PhaseSettings | None = None) -> None:
         self._keep_warm = settings is not None and settings.keep_warm
-        self._lending = LENDING_WARM if self._keep_warm else LENDING
 
     # --- admission
 
@@ -157,8 +148,9 @@ class PhasePolicy(MemoryBound):
         return backend.limit - self._reserve(backend, at) - backend.used(at)
 
     def _reserve(self, backend: Backend, at: float) -> float:
-        growth = GROWTH * backend.turnover.growth(backend.limit, at)
-        return min(growth, LARGEST_RESERVE * backend.limit)
+        """What contexts grow by in a break-even time: later others will have ended. Who comes in only to be
+        pushed out again costs more than it brings."""
+        return min(backend.turnover.growth(backend.limit, at), LARGEST_RESERVE * backend.limit)
 
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         return max((self._room(backend, at) for backend in fleet.open_to(program)), default=0.0)
@@ -205,7 +197,7 @@ class PhasePolicy(MemoryBound):
         return None
 
     def _is_away_for_long(self, backend: Backend, program: Program, at: float) -> bool:
-        return self._away_s(program, at) > self._lending * self._break_even_s(backend)
+        return self._away_s(program, at) > self._break_even_s(backend)
 
     def _away_s(self, program: Program, at: float) -> float:
         return away_s(program, at)
