@@ -212,8 +212,9 @@ class PhasePolicy(MemoryBound):
     ) -> bool:
         """Whether the program should come in now although it displaces what idle programs are to find again.
 
-        What is displaced takes the engine, with all its memory, so many seconds to compute again; waiting
-        for those idle programs leaves the room unused for as long.
+        What is displaced takes the engine so many seconds to compute again; waiting for those idle programs
+        leaves the room unused for as long. Where one of them is always away, waiting for the next counts
+        together with the waiting before: nobody waits for more than what is displaced is worth.
         """
         if self._keep_warm:
             return True  # it will not displace any
@@ -238,6 +239,7 @@ class PhasePolicy(MemoryBound):
             left -= backend.weight_of(one, at)
             if left <= 0:
                 break
+        wait_s += residue.waited_s(program, at)
         return wait_s * need > self._break_even_s(backend) * displaced
 
     # --- keeping warm
