@@ -31,6 +31,7 @@ class Turnover:
     def __init__(self) -> None:
         self.decode_s = inf  # per token
         self.prefill_s = inf  # per token
+        self._prefill_most_s = inf  # per token: no call can have spent more on it than all of its time
         self._growth = 0.0
         self._grown_at = 0.0
 
@@ -38,11 +39,17 @@ class Turnover:
         """A call took so long, of whose prompt ``computed`` tokens were not found in the cache."""
         self.decode_s *= RELAX
         self.prefill_s *= RELAX
+        self._prefill_most_s *= RELAX
         if completion > 0:
             self.decode_s = min(self.decode_s, seconds / completion)
         left = seconds - completion * self.decode_s if completion else seconds
-        if computed > 0 and left > 0 and left >= PREFILL_SHARE * seconds:
-            self.prefill_s = min(self.prefill_s, left / computed)
+        if computed > 0:
+            self._prefill_most_s = min(self._prefill_most_s, seconds / computed)
+            if left > 0 and left >= PREFILL_SHARE * seconds:
+                self.prefill_s = min(self.prefill_s, left / computed)
+        if self.prefill_s != inf:
+            # Of a call that computed next to nothing, what is left tells how long it had to wait.
+            self.prefill_s = min(self.prefill_s, self._prefill_most_s)
 
     def alone_s(self, *, computed: int, completion: int) -> float:
         """How long a call would take if nobody else were there; 0 while that is not known."""
@@ -57,7 +64,11 @@ class Turnover:
         so all of its capacity K, for c·p seconds. The two are equal at t = K·p, whatever c: the time in which
         the engine could prefill all of its cache.
         """
-        return UNMEASURED_S if self.prefill_s == inf or capacity == inf else capacity * self.prefill_s
+        if capacity == inf:
+            return UNMEASURED_S
+        if self.prefill_s == inf:
+            return min(UNMEASURED_S, capacity * self._prefill_most_s)
+        return capacity * self.prefill_s
 
     def grew(self, tokens: int, *, capacity: float, at: float) -> None:
         """A context that stayed here has grown."""
