@@ -37,6 +37,8 @@ class Turnover:
 
     def learn(self, *, seconds: float, computed: int, completion: int) -> None:
         """A call took so long, of whose prompt ``computed`` tokens were not found in the cache."""
+        if seconds <= 0:
+            return  # no clock was fine enough
         self.decode_s *= RELAX
         self.prefill_s *= RELAX
         self._prefill_most_s *= RELAX
@@ -45,7 +47,7 @@ class Turnover:
         left = seconds - completion * self.decode_s if completion else seconds
         if computed > 0:
             self._prefill_most_s = min(self._prefill_most_s, seconds / computed)
-            if left > 0 and left >= PREFILL_SHARE * seconds:
+            if left >= PREFILL_SHARE * seconds:
                 self.prefill_s = min(self.prefill_s, left / computed)
         if self.prefill_s != inf:
             # Of a call that computed next to nothing, what is left tells how long it had to wait.

@@ -44,6 +44,7 @@ def test_until_something_was_measured_a_usual_engine_is_assumed():
 
 def test_prefilling_takes_no_longer_than_any_whole_call():
     turnover = Turnover()
+    turnover.learn(seconds=0.0, computed=5, completion=5)
     turnover.learn(seconds=2.0, computed=10_000, completion=100)  # mostly decoding, it seems
     assert turnover.break_even_s(1000) == pytest.approx(0.2)
     turnover.learn(seconds=4.0, computed=10, completion=100)  # in a crowd: 0.2 s a token, as it were
