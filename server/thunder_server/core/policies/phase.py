@@ -57,8 +57,8 @@ LARGEST_RESERVE = 0.5
 SLICE = 5.0
 """Break-even times after which a program's place is up to one that has waited as long; so many more for each
 time that it was paused before."""
-SEVERAL = 2.0
-"""Who is larger than so many of the others cannot rely on as many of them being idle at one moment."""
+LARGE = 0.25
+"""Who needs more than this share of a replica cannot count on so many others being idle at one moment."""
 LOOKS = 64
 """How many of a replica's longest idle programs are looked at for room."""
 
@@ -152,8 +152,7 @@ class PhasePolicy(MemoryBound):
     def _reclaim(self, fleet: Fleet, program: Program, at: float) -> tuple[Backend | None, list[Evict]]:
         """The backend on which the least would have to go, and who.
 
-        Who would have to wait for several to idle at one moment, which may never come, need not, once it is
-        not overtaken any more: where the least is missing, they go one by one.
+        Where the least is missing for a large one that is not overtaken any more, they go one by one.
         """
         best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
         nearest: tuple[float, list[Evict]] = (inf, [])
@@ -176,7 +175,7 @@ class PhasePolicy(MemoryBound):
                 and self._worth_displacing(fleet, backend, program, [evict.program for evict in victims], at)
             ):
                 best = tokens, backend, victims
-            elif program.need * len(backend.charges) > SEVERAL * backend.used(at):
+            elif program.need > LARGE * backend.limit:
                 nearest = min(nearest, (lacking - tokens, victims), key=lambda found: found[0])
         if best[1] is None and self._waited(program, at) > PATIENCE_S:
             return None, nearest[1]
