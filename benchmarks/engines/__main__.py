@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from benchmarks.engines.targets import Target
 from thunder_server.demo.fleet import DemoError, Fleet
 from thunder_server.simulation.simulator import Machines
 
-CALIBRATION = 2048  # tokens that measuring what a word costs may take
+CALIBRATION = 4096  # tokens that measuring what a word costs may take
 DEFAULT_TARGETS = ("direct", "direct:12", "thunder:paper", "thunder:phase", "thunder:phase/inferred")
 
 
@@ -44,6 +45,9 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--vllm", metavar="PATH", help="the vllm to start (the one on the PATH)")
     parser.add_argument("--replicas", type=int, default=2, metavar="N")
     parser.add_argument("--kv-tokens", type=int, default=16_384, metavar="N", help="of each replica")
+    parser.add_argument(
+        "--kv-events", action="store_true", help="vLLM publishes what it caches, and thunder follows"
+    )
     parser.add_argument("--speed", type=float, default=1.0, metavar="X", help="of --engine emulate")
     parser.add_argument(
         "--targets",
@@ -74,6 +78,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(words)
     if given.simulate and given.speed != 1:
         parser.error("--simulate compares with engines at their own speed; leave --speed out")
+    if given.kv_events and (given.engines or given.engine == Kind.EMULATE):
+        parser.error("--kv-events is for vLLM that is started here: --engine timer or compute")
     return given
 
 
@@ -109,6 +115,7 @@ class Benchmark:
             longest=min(given.kv_tokens, max(CALIBRATION, self._shape.largest_context() + 256)),
             vllm=given.vllm,
             speed=given.speed,
+            kv_events=given.kv_events,
         )
         self.results: list[Result] = []
         self.simulated: list[dict[str, Any]] = []
@@ -168,12 +175,12 @@ class Benchmark:
 
     def report(self) -> str:
         rows, details = self.rows()
-        parts = [table.markdown(rows, details)]
+        parts = [table.markdown(rows, details), table.forecasts(details)]
         if self.simulated:
             parts.append(table.against_simulation(rows, self.simulated))
             times = ", ".join(f"{seconds:.0f} s (seed {seed})" for seed, seconds in self.endless.items())
             parts.append(f"With endless memory it would have taken {times}.")
-        return "\n\n".join(parts)
+        return "\n\n".join(filter(None, parts))
 
     def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return [result.row for result in self.results], [result.details for result in self.results]
@@ -192,21 +199,25 @@ class Benchmark:
 
 def main(words: Sequence[str] | None = None) -> int:
     given = arguments(words)
-    with tempfile.TemporaryDirectory(prefix="thunder-engines-") as folder:
-        benchmark = Benchmark(given, Path(folder))
-        failure = None
-        try:
-            asyncio.run(benchmark.run())
-        except DemoError as wrong:
-            failure = str(wrong)
-        except KeyboardInterrupt:
-            failure = "interrupted"
+    folder = Path(tempfile.mkdtemp(prefix="thunder-engines-"))
+    benchmark = Benchmark(given, folder)
+    failure = None
+    try:
+        asyncio.run(benchmark.run())
+    except DemoError as wrong:
+        failure = str(wrong)
+    except KeyboardInterrupt:
+        failure = "interrupted"
     if benchmark.results:
         print(benchmark.report())
         if given.json is not None:
             given.json.write_text(json.dumps(benchmark.to_json(), indent=1) + "\n")
     if failure:
         _say(f"benchmarks.engines: {failure}")
+    if failure and any(folder.iterdir()):
+        _say(f"What all processes said is in {folder}")
+    else:
+        shutil.rmtree(folder)
     return 1 if failure else 0
 
 
