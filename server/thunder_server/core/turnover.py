@@ -35,6 +35,7 @@ class Turnover:
     def __init__(self) -> None:
         self.decode_s = inf  # per token
         self.prefill_s = inf  # per token
+        self._prefill_most_s = inf  # per token: no call can have spent more on it than all of its time
         self._reasoning = 1.0  # share of the capacity that is held by those who reason
         self._crowding = 1.0  # seconds that a token takes, as a multiple of the fastest
         self._growth = 0.0
@@ -43,17 +44,25 @@ class Turnover:
     def learn(self, *, seconds: float, computed: int, completion: int, reasoning: float = 1.0) -> None:
         """A call took so long, of whose prompt ``computed`` tokens were not found in the cache; at its end
         this share of the capacity was held by those who reason, it included."""
+        if seconds <= 0:
+            return  # no clock was fine enough
         self._reasoning += WEIGHT * (reasoning - self._reasoning)
         if completion > 1 and self.decode_s < inf and self.prefill_s < inf:
             crowding = (seconds - computed * self.prefill_s) / completion / self.decode_s
             self._crowding += WEIGHT * (min(MOST_CROWDED, max(1.0, crowding)) - self._crowding)
         self.decode_s *= RELAX
         self.prefill_s *= RELAX
+        self._prefill_most_s *= RELAX
         if completion > 0:
             self.decode_s = min(self.decode_s, seconds / completion)
         left = seconds - completion * self.decode_s if completion else seconds
-        if computed > 0 and left > 0 and left >= PREFILL_SHARE * seconds:
-            self.prefill_s = min(self.prefill_s, left / computed)
+        if computed > 0:
+            self._prefill_most_s = min(self._prefill_most_s, seconds / computed)
+            if left >= PREFILL_SHARE * seconds:
+                self.prefill_s = min(self.prefill_s, left / computed)
+        if self.prefill_s != inf:
+            # Of a call that computed next to nothing, what is left tells how long it had to wait.
+            self.prefill_s = min(self.prefill_s, self._prefill_most_s)
 
     def alone_s(self, *, computed: int, completion: int) -> float:
         """How long a call would take if nobody else were there; 0 while that is not known."""
@@ -70,8 +79,10 @@ class Turnover:
         worth c·t divided by how much longer a step takes than that, the crowding s. The two are equal at t =
         p·R·s, whatever c.
         """
-        if self.prefill_s == inf or capacity == inf:
+        if capacity == inf:
             return UNMEASURED_S
+        if self.prefill_s == inf:
+            return min(UNMEASURED_S, capacity * self._prefill_most_s)
         return capacity * self.prefill_s * self._reasoning * self._crowding
 
     def grew(self, tokens: int, *, capacity: float, at: float) -> None:

@@ -298,6 +298,24 @@ def test_waits_are_bounded_by_time_slices():
     assert f"time slice of {slice_s:.0f} s is over" in h.view("q")["reason"]
 
 
+def test_who_needs_nearly_all_of_it_gets_it_although_the_others_never_rest_at_once():
+    h = phase()
+    measured(h)
+    running = [h.call(f"p{n}", 300) for n in range(3)]
+    waits = h.call("large", 900)
+    for turn in range(100):
+        if h.running(waits):
+            break
+        resting = turn % 3  # while its tool runs, the others call
+        h.after(5.0).finish(running[resting], 300)
+        h.acting(f"p{resting}", call_id=str(turn), expected_s=2.0)
+        h.run_to(h.now + 2.0)
+        h.acted(f"p{resting}", call_id=str(turn))
+        running[resting] = h.call(f"p{resting}", 300)
+    assert PATIENCE_S < h.now < PATIENCE_S + 30
+    assert h.status("p0", "p1", "p2") == ["paused"] * 3
+
+
 def test_a_tool_that_nobody_set_a_time_for_takes_what_it_usually_takes():
     h = phase()
     measured(h)

@@ -42,6 +42,15 @@ def test_until_something_was_measured_a_usual_engine_is_assumed():
     assert turnover.break_even_s(float("inf")) == UNMEASURED_S
 
 
+def test_prefilling_takes_no_longer_than_any_whole_call():
+    turnover = Turnover()
+    turnover.learn(seconds=0.0, computed=5, completion=5)
+    turnover.learn(seconds=2.0, computed=10_000, completion=100)  # mostly decoding, it seems
+    assert turnover.break_even_s(1000) == pytest.approx(0.2)
+    turnover.learn(seconds=4.0, computed=10, completion=100)  # in a crowd: 0.2 s a token, as it were
+    assert turnover.break_even_s(1000) == pytest.approx(0.2, rel=0.01)
+
+
 def test_growth_is_that_of_the_last_break_even_time():
     turnover = Turnover()
     turnover.learn(seconds=1.0, computed=1000, completion=0)

@@ -53,6 +53,8 @@ LARGEST_RESERVE = 0.5
 SLICE = 5.0
 """Break-even times after which a program's place is up to one that has waited as long; so many more for each
 time that it was paused before."""
+LARGE = 0.25
+"""Who needs more than this share of a replica cannot count on so many others being idle at one moment."""
 LOOKS = 64
 """How many of a replica's longest idle programs are looked at for room."""
 
@@ -104,8 +106,8 @@ class PhasePolicy(MemoryBound):
                 place = self._fit(fleet, program, at)
                 if place is None:
                     backend, victims = self._reclaim(fleet, program, at)
+                    yield from victims
                     if backend is not None:
-                        yield from victims
                         place = Place(program, backend, f"there is room for {program.need} tokens now")
                 if place is not None:
                     if self._keep_warm:
@@ -158,8 +160,12 @@ class PhasePolicy(MemoryBound):
     # --- reclaim
 
     def _reclaim(self, fleet: Fleet, program: Program, at: float) -> tuple[Backend | None, list[Evict]]:
-        """The backend on which the least would have to go, and who."""
+        """The backend on which the least would have to go, and who.
+
+        Where the least is missing for a large one that is not overtaken any more, they go one by one.
+        """
         best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
+        nearest: tuple[float, list[Evict]] = (inf, [])
         for backend in fleet.open_to(program):
             if not program.waiting and self._is_away_for_long(backend, program, at):
                 continue  # its tool has finished, but the call does not come: it would have to go again
@@ -179,6 +185,10 @@ class PhasePolicy(MemoryBound):
                 and self._worth_displacing(fleet, backend, program, [evict.program for evict in victims], at)
             ):
                 best = tokens, backend, victims
+            elif program.need > LARGE * backend.limit:
+                nearest = min(nearest, (lacking - tokens, victims), key=lambda found: found[0])
+        if best[1] is None and self._waited(program, at) > PATIENCE_S:
+            return None, nearest[1]
         return best[1], best[2]
 
     def _gives_way(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
