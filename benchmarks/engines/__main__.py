@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from benchmarks.engines.targets import Target
 from thunder_server.demo.fleet import DemoError, Fleet
 from thunder_server.simulation.simulator import Machines
 
-CALIBRATION = 2048  # tokens that measuring what a word costs may take
+CALIBRATION = 4096  # tokens that measuring what a word costs may take
 DEFAULT_TARGETS = ("direct", "direct:12", "thunder:paper", "thunder:phase", "thunder:phase/inferred")
 
 
@@ -192,21 +193,25 @@ class Benchmark:
 
 def main(words: Sequence[str] | None = None) -> int:
     given = arguments(words)
-    with tempfile.TemporaryDirectory(prefix="thunder-engines-") as folder:
-        benchmark = Benchmark(given, Path(folder))
-        failure = None
-        try:
-            asyncio.run(benchmark.run())
-        except DemoError as wrong:
-            failure = str(wrong)
-        except KeyboardInterrupt:
-            failure = "interrupted"
+    folder = Path(tempfile.mkdtemp(prefix="thunder-engines-"))
+    benchmark = Benchmark(given, folder)
+    failure = None
+    try:
+        asyncio.run(benchmark.run())
+    except DemoError as wrong:
+        failure = str(wrong)
+    except KeyboardInterrupt:
+        failure = "interrupted"
     if benchmark.results:
         print(benchmark.report())
         if given.json is not None:
             given.json.write_text(json.dumps(benchmark.to_json(), indent=1) + "\n")
     if failure:
         _say(f"benchmarks.engines: {failure}")
+    if failure and any(folder.iterdir()):
+        _say(f"What all processes said is in {folder}")
+    else:
+        shutil.rmtree(folder)
     return 1 if failure else 0
 
 

@@ -18,7 +18,6 @@ from thunder_server.simulation.time_model import PRESETS, EnginePreset, TimeMode
 HERE = Path(__file__).parent
 MODEL = "tiny"
 VLLM_READY_S = 300.0
-BLOCK_SIZE = 16
 
 
 class Kind(StrEnum):
@@ -27,6 +26,11 @@ class Kind(StrEnum):
     COMPUTE = "compute"  # vLLM on this machine's CPU, computing
     TIMER = "timer"  # vLLM, with a timer for a device
     EMULATE = "emulate"  # thunder emulate
+
+    @property
+    def block_size(self) -> int:
+        """Tokens; vLLM's attention on a CPU takes multiples of 32."""
+        return 32 if self is Kind.COMPUTE else 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ async def start(fleet: Fleet, session: aiohttp.ClientSession, device: Device, fo
             await fleet.thunder(
                 f"engine {port}",
                 *("emulate", "--port", str(port), "--model", MODEL, "--preset", device.preset.name),
-                *("--kv-tokens", str(device.kv_tokens), "--block-size", str(BLOCK_SIZE)),
+                *("--kv-tokens", str(device.kv_tokens), "--block-size", str(device.kind.block_size)),
                 *("--max-model-len", str(device.longest), "--speed", f"{device.speed:g}"),
             )
             for port in ports
@@ -119,9 +123,10 @@ async def _write_model(fleet: Fleet, vllm: Path, directory: Path) -> Path:
 def _arguments(device: Device, model: Path, port: int) -> list[str]:
     words = ["serve", str(model), "--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port)]
     words += ["--load-format", "dummy", "--dtype", "bfloat16", "--enforce-eager", "--enable-prefix-caching"]
-    words += ["--enable-prompt-tokens-details", "--block-size", str(BLOCK_SIZE)]
+    block = device.kind.block_size
+    words += ["--enable-prompt-tokens-details", "--block-size", str(block)]
     # One block is vLLM's own and never handed out.
-    words += ["--num-gpu-blocks-override", str(device.kv_tokens // BLOCK_SIZE + 1)]
+    words += ["--num-gpu-blocks-override", str(device.kv_tokens // block + 1)]
     words += ["--max-model-len", str(device.longest), "--max-num-seqs", str(device.preset.max_num_seqs)]
     words += ["--max-num-batched-tokens", str(device.preset.max_num_batched_tokens)]
     if device.kind is Kind.TIMER:

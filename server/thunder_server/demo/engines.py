@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -101,8 +102,10 @@ async def measure_sizes(session: aiohttp.ClientSession, url: str, model: str) ->
         body = {"model": model, "max_tokens": 1, "messages": [message]}
         try:
             async with session.post(f"{root(url)}/v1/chat/completions", json=body) as response:
-                answer = await response.json(content_type=None)
-                tokens.append(int(answer["usage"]["prompt_tokens"]))
+                text = await response.text()
+                if response.status != 200:
+                    raise DemoError(f"{url} answers a chat of {words} words by {response.status}: {text[:200]}")
+                tokens.append(int(json.loads(text)["usage"]["prompt_tokens"]))
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
             raise DemoError(f"{url} does not answer a chat with usage: {error!r}") from error
     return Sizes.measured(words=_CALIBRATION_WORDS, tokens=(tokens[0], tokens[1]))

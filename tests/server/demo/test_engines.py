@@ -81,7 +81,7 @@ async def test_somebody_else_is_no_engine(stranger: str) -> None:
     async with engines.session() as session:
         with pytest.raises(DemoError, match="names no model"):
             await engines.read_model(session, stranger)
-        with pytest.raises(DemoError, match="does not answer a chat with usage"):
+        with pytest.raises(DemoError, match="a chat of 20 words"):
             await engines.measure_sizes(session, stranger, "m")
         assert await engines.read_cache_counts(session, [stranger]) is None
 
