@@ -77,11 +77,17 @@ async def test_emulated_engines_are_fitted_to_the_work() -> None:
     assert story.shrunk == 1.0
 
 
+async def test_what_an_engine_says_is_told(engine: str) -> None:
+    async with engines.session() as session:
+        with pytest.raises(DemoError, match=r"answers a chat of 20 words by 404: .*nobody"):
+            await engines.measure_sizes(session, engine, "nobody")
+
+
 async def test_somebody_else_is_no_engine(stranger: str) -> None:
     async with engines.session() as session:
         with pytest.raises(DemoError, match="names no model"):
             await engines.read_model(session, stranger)
-        with pytest.raises(DemoError, match="a chat of 20 words"):
+        with pytest.raises(DemoError, match="does not answer a chat with usage"):
             await engines.measure_sizes(session, stranger, "m")
         assert await engines.read_cache_counts(session, [stranger]) is None
 
