@@ -45,6 +45,9 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--vllm", metavar="PATH", help="the vllm to start (the one on the PATH)")
     parser.add_argument("--replicas", type=int, default=2, metavar="N")
     parser.add_argument("--kv-tokens", type=int, default=16_384, metavar="N", help="of each replica")
+    parser.add_argument(
+        "--kv-events", action="store_true", help="vLLM publishes what it caches, and thunder follows"
+    )
     parser.add_argument("--speed", type=float, default=1.0, metavar="X", help="of --engine emulate")
     parser.add_argument(
         "--targets",
@@ -75,6 +78,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     given = parser.parse_args(words)
     if given.simulate and given.speed != 1:
         parser.error("--simulate compares with engines at their own speed; leave --speed out")
+    if given.kv_events and (given.engines or given.engine == Kind.EMULATE):
+        parser.error("--kv-events is for vLLM that is started here: --engine timer or compute")
     return given
 
 
@@ -110,6 +115,7 @@ class Benchmark:
             longest=min(given.kv_tokens, max(CALIBRATION, self._shape.largest_context() + 256)),
             vllm=given.vllm,
             speed=given.speed,
+            kv_events=given.kv_events,
         )
         self.results: list[Result] = []
         self.simulated: list[dict[str, Any]] = []
@@ -169,12 +175,12 @@ class Benchmark:
 
     def report(self) -> str:
         rows, details = self.rows()
-        parts = [table.markdown(rows, details)]
+        parts = [table.markdown(rows, details), table.forecasts(details)]
         if self.simulated:
             parts.append(table.against_simulation(rows, self.simulated))
             times = ", ".join(f"{seconds:.0f} s (seed {seed})" for seed, seconds in self.endless.items())
             parts.append(f"With endless memory it would have taken {times}.")
-        return "\n\n".join(parts)
+        return "\n\n".join(filter(None, parts))
 
     def rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return [result.row for result in self.results], [result.details for result in self.results]

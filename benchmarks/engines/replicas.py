@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -44,16 +45,32 @@ class Device:
     preset: EnginePreset = PRESETS["cpu-small"]
     vllm: str | None = None
     speed: float = 1.0  # of an emulation
+    kv_events: bool = False  # vLLM publishes what it caches
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Ports at which an engine publishes what it caches, and tells again what was missed."""
+
+    port: int
+    replay: int
+
+    def config(self) -> str:
+        """What vLLM is told of them."""
+        at, again = (f"tcp://*:{port}" for port in (self.port, self.replay))
+        config = {"enable_kv_cache_events": True, "publisher": "zmq"}
+        return json.dumps(config | {"endpoint": at, "replay_endpoint": again})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """Engines that answer. ``capacities`` are tokens, one a replica."""
+    """Engines that answer. ``capacities`` are tokens, one a replica; so are ``events``, or there are none."""
 
     urls: tuple[str, ...]
     model: str
     capacities: tuple[int, ...]
     block_size: int
+    events: tuple[Events, ...] = ()
 
 
 def vllm_command(given: str | None) -> Path:
@@ -71,6 +88,10 @@ async def start(fleet: Fleet, session: aiohttp.ClientSession, device: Device, fo
     """Start the engines and wait until all of them answer."""
     ports = free_ports(device.replicas)
     urls = tuple(f"http://127.0.0.1:{port}" for port in ports)
+    events: tuple[Events, ...] = ()
+    if device.kv_events:
+        free = iter(free_ports(2 * device.replicas))
+        events = tuple(map(Events, free, free))
     if device.kind is Kind.EMULATE:
         processes = [
             await fleet.thunder(
@@ -85,13 +106,15 @@ async def start(fleet: Fleet, session: aiohttp.ClientSession, device: Device, fo
         vllm = vllm_command(device.vllm)
         model = await _write_model(fleet, vllm, folder / "model")
         environment = _environment(device)
-        processes = [
-            await fleet.command(f"vllm {port}", str(vllm), *_arguments(device, model, port), env=environment)
-            for port in ports
-        ]
+        processes = []
+        for number, port in enumerate(ports):
+            words = _arguments(device, model, port)
+            if events:
+                words += ["--kv-events-config", events[number].config()]
+            processes.append(await fleet.command(f"vllm {port}", str(vllm), *words, env=environment))
     for process, url in zip(processes, urls, strict=True):
         await fleet.wait_ready(process, f"{url}/v1/models", within_s=VLLM_READY_S)
-    return await look(session, urls)
+    return replace(await look(session, urls), events=events)
 
 
 async def look(session: aiohttp.ClientSession, urls: Sequence[str]) -> Engines:

@@ -17,6 +17,7 @@ from benchmarks.engines.driver import Crew
 from benchmarks.engines.replicas import Engines
 from benchmarks.engines.targets import Target, Telling, open_face
 from thunder_sdk import wire
+from thunder_server.backends.prometheus import parse
 from thunder_server.demo.engines import measure_sizes, read_cache_counts
 from thunder_server.demo.fleet import Fleet
 from thunder_server.demo.measures import measure
@@ -26,6 +27,13 @@ from thunder_server.simulation.results import quantiles
 from thunder_server.simulation.workload import Session
 
 WORKLOAD = "fixed-work"
+_FORECAST = {
+    "calls": "thunder_prefix_predictions_total",
+    "exact": "thunder_prefix_exact_predictions_total",
+    "predicted": "thunder_prefix_predicted_tokens_total",
+    "cached": "thunder_prefix_cached_tokens_total",
+    "mispredicted": "thunder_prefix_mispredicted_tokens_total",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ async def perform(
         Fleet(folder) as fleet,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
     ):
-        face = await open_face(fleet, session, target, engines)
+        face = await open_face(fleet, session, target, engines, folder)
         sizes = await measure_sizes(session, engines.urls[0], engines.model)
         crew = Crew(target=target, face=face, model=engines.model, sizes=sizes, engines=names, salt=salt)
         run.records = crew.records
@@ -64,12 +72,13 @@ async def perform(
         async with _listening(session, face.server, run):
             run.started = time.time()
             await fleet.while_alive(crew.work(sessions, at_a_time))
+        forecast = await _forecast(session, face.server)
         after = await read_cache_counts(session, engines.urls)
     run.cache = after.since(before) if before is not None and after is not None else None
-    return _result(run, target, seed)
+    return _result(run, target, seed, forecast)
 
 
-def _result(run: Run, target: Target, seed: int) -> Result:
+def _result(run: Run, target: Target, seed: int, forecast: dict[str, int] | None) -> Result:
     calls, failures = run.of(Called), run.of(Failed)
     signals = "explicit" if target.telling is Telling.EXPLICIT else "inferred"
     return Result(
@@ -82,8 +91,19 @@ def _result(run: Run, target: Target, seed: int) -> Result:
             "prompt_tokens": sum(call.prompt_tokens for call in calls),
             "failed": len(failures),
             "first_failure": failures[0].error if failures else None,
+            "forecast": forecast,
         },
     )
+
+
+async def _forecast(session: aiohttp.ClientSession, server: str | None) -> dict[str, int] | None:
+    """How well a thunder server knew what is cached: of so many calls ``exact`` predicted to the token;
+    tokens predicted and cached, and ``mispredicted`` in all."""
+    if server is None:
+        return None
+    async with session.get(f"{server}/metrics") as page:
+        samples = parse(await page.text(), frozenset(_FORECAST.values()))
+    return {name: round(sum(s.value for s in samples.get(family, ()))) for name, family in _FORECAST.items()}
 
 
 @contextlib.asynccontextmanager

@@ -56,6 +56,21 @@ def markdown(rows: Sequence[Row], details: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def forecasts(details: Sequence[Row]) -> str:
+    """How well each thunder server knew what engines had cached; nothing if there was none."""
+    lines = [
+        "| target | seed | calls | predicted to the token | cached tokens | predicted | off, call by call |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    lines += [
+        f"| {detail['policy']} | {detail['seed']} | {known['calls']} | {known['exact']} "
+        f"| {known['cached']:,} | {known['predicted']:,} | {known['mispredicted']:,} |"
+        for detail in details
+        if (known := detail["forecast"]) is not None
+    ]
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
 def residency_s(row: Row) -> float | None:
     """What decoding, prefilling what is new and holding contexts for tools take of all memory, in seconds.
 

@@ -19,6 +19,8 @@ import asyncio
 import shutil
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -107,8 +109,10 @@ class Face:
         return self.urls[program % len(self.urls)]
 
 
-async def open_face(fleet: Fleet, session: aiohttp.ClientSession, target: Target, engines: Engines) -> Face:
-    """Start what the target needs, and wait until it is ready."""
+async def open_face(
+    fleet: Fleet, session: aiohttp.ClientSession, target: Target, engines: Engines, folder: Path
+) -> Face:
+    """Start what the target needs, and wait until it is ready. ``folder`` takes its files."""
     match target.route:
         case Route.DIRECT:
             return Face(urls=engines.urls)
@@ -118,7 +122,7 @@ async def open_face(fleet: Fleet, session: aiohttp.ClientSession, target: Target
         case Route.VLLM_ROUTER:
             return await _vllm_router(fleet, engines)
         case Route.THUNDER:
-            return await _thunder(fleet, session, target, engines)
+            return await _thunder(fleet, session, target, engines, folder)
 
 
 def policy_flags(policy: str) -> list[str]:
@@ -132,13 +136,17 @@ def policy_flags(policy: str) -> list[str]:
     return ["--policy", name, *(flags.get(name, []) if number else [])]
 
 
-async def _thunder(fleet: Fleet, session: aiohttp.ClientSession, target: Target, engines: Engines) -> Face:
+async def _thunder(
+    fleet: Fleet, session: aiohttp.ClientSession, target: Target, engines: Engines, folder: Path
+) -> Face:
     assert target.policy is not None
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}"
+    name = target.name.replace("/", "-")
+    settings = folder / f"{name}-{port}.toml"
+    settings.write_text(_backends(engines))
     process = await fleet.thunder(
-        target.name.replace("/", "-"),
-        *("serve", "--backend", *engines.urls, "--port", str(port), *policy_flags(target.policy)),
+        name, *("serve", "--config", str(settings), "--port", str(port), *policy_flags(target.policy))
     )
     await fleet.wait_ready(process, f"{url}/readyz")
     async with asyncio.timeout(READY_WITHIN_S):
@@ -146,6 +154,26 @@ async def _thunder(fleet: Fleet, session: aiohttp.ClientSession, target: Target,
             fleet.check()
             await asyncio.sleep(0.1)
     return Face(urls=(url,), server=url)
+
+
+def _backends(engines: Engines) -> str:
+    """The engines as ``thunder serve`` reads them; what each publishes goes with each.
+
+    >>> from benchmarks.engines.replicas import Events
+    >>> urls = ("http://a:1",)
+    >>> engines = Engines(urls=urls, model="m", capacities=(1,), block_size=16, events=(Events(5, 6),))
+    >>> print(_backends(engines))
+    [[backend]]
+    url = "http://a:1"
+    kv_events = 5
+    kv_events_replay = 6
+    """
+    lines = []
+    for url, events in zip_longest(engines.urls, engines.events):
+        lines += ["[[backend]]", f'url = "{url}"']
+        if events is not None:
+            lines += [f"kv_events = {events.port}", f"kv_events_replay = {events.replay}"]
+    return "\n".join(lines)
 
 
 async def _knows_all(session: aiohttp.ClientSession, url: str, expected: int) -> bool:

@@ -12,6 +12,7 @@ from thunder_server.runtime import Runtime
 
 _FORECAST = (
     ("predictions", "calls", "Calls whose usage told what was cached"),
+    ("exact_predictions", "exact", "Those of them that had been predicted to the token"),
     ("predicted_tokens", "predicted", "Prompt tokens that were expected in its cache"),
     ("cached_tokens", "cached", "Those that were there, of the same calls"),
     ("mispredicted_tokens", "off", "By how many tokens that was wrong, call by call"),

@@ -40,12 +40,14 @@ class Forecast:
     """Tokens that were taken to be cached, and that were, over the calls that said so."""
 
     calls: int = 0
+    exact: int = 0  # of which it was right to the token
     predicted: int = 0
     cached: int = 0
     off: int = 0  # by how much, calls one by one
 
     def add(self, predicted: int, cached: int) -> None:
         self.calls += 1
+        self.exact += predicted == cached
         self.predicted += predicted
         self.cached += cached
         self.off += abs(predicted - cached)

@@ -104,7 +104,8 @@ async def measure_sizes(session: aiohttp.ClientSession, url: str, model: str) ->
             async with session.post(f"{root(url)}/v1/chat/completions", json=body) as response:
                 text = await response.text()
                 if response.status != 200:
-                    raise DemoError(f"{url} answers a chat of {words} words by {response.status}: {text[:200]}")
+                    said = f"{response.status}: {text[:200]}"
+                    raise DemoError(f"{url} answers a chat of {words} words by {said}")
                 tokens.append(int(json.loads(text)["usage"]["prompt_tokens"]))
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as error:
             raise DemoError(f"{url} does not answer a chat with usage: {error!r}") from error
