@@ -121,11 +121,14 @@ class Exchange:
         if backend is None:
             raise ConnectFailed("The backend is gone.")
         query = self._request.rel_url.raw_query_string
+        target = f"{self._path}?{query}" if query else self._path
+        if (warmth := self._runtime.warmth) is not None:
+            warmth.remember(self._call.program_id, self._path, target, self._headers, self._body)
         return await send(
             self._runtime.http,
             backend.spec,
             "POST",
-            f"{self._path}?{query}" if query else self._path,
+            target,
             self._headers,
             self._body.forward_with(self._priority(backend.spec))
             if self._engine_priority

@@ -43,6 +43,7 @@ from thunder_server.core.scheduler import Scheduler
 from thunder_server.errands import Errands
 from thunder_server.prompt_blocks import PromptBlocks
 from thunder_server.upstream import make_session
+from thunder_server.warmth import Warmth
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,19 @@ class Runtime:
 
     ``scheduler`` is the core; read its state freely, change it only through `post` and the methods here.
     ``poll_s`` is the seconds between two looks at a backend, ``tokenize_wait_s`` how long a call may wait for
-    the tokens of its prompt, if backends tell what they cache. Use it as an async context manager, or `start`
+    the tokens of its prompt, if backends tell what they cache; ``keep_warm`` is for schedulers that ask for
+    it. Use it as an async context manager, or `start`
     and `stop` it; both belong to one event loop.
     """
 
-    def __init__(self, scheduler: Scheduler, *, poll_s: float = 1.0, tokenize_wait_s: float = 0.03) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        poll_s: float = 1.0,
+        tokenize_wait_s: float = 0.03,
+        keep_warm: bool = False,
+    ) -> None:
         self.scheduler: Final = scheduler
         self.calls: Final[dict[str, Call]] = {}
         """Waiting and running calls by call id."""
@@ -75,6 +84,8 @@ class Runtime:
             lambda: self.http, self.backends, self.kv_events, self.now, wait_s=tokenize_wait_s
         )
         """Tokenizes prompts for them."""
+        self.warmth: Final = Warmth(lambda: self.http, self.backends) if keep_warm else None
+        """Latest prompts, if they are to be sent again."""
         self.errands: Final = Errands(self.post, self.now, self.unix)
         """Work on resources that is under way, here and at reapers."""
         self.http: aiohttp.ClientSession
@@ -139,6 +150,8 @@ class Runtime:
             timer.cancel()
         await self.errands.stop()
         await self.prompt_blocks.stop()
+        if self.warmth is not None:
+            await self.warmth.stop()
         watching = [poller.stop() for poller in self.backends.values()]
         watching += [events.stop() for events in self.kv_events.values()]
         await asyncio.gather(*watching, *self._retired)
@@ -158,6 +171,8 @@ class Runtime:
             return []
         for decision in decisions:
             self._perform(decision, event.at)
+            if self.warmth is not None:
+                self.warmth.decided(decision)
         self._set_alarm()
         for observer in tuple(self._observers):
             try:

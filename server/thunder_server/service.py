@@ -16,7 +16,7 @@ from thunder_server.calls import Cut
 from thunder_server.compat import Compat
 from thunder_server.control import Control
 from thunder_server.core.config import SchedulerConfig
-from thunder_server.core.policies import CapSettings, PaperSettings, Policy, make_policy
+from thunder_server.core.policies import CapSettings, PaperSettings, PhaseSettings, Policy, make_policy
 from thunder_server.core.router import RouterSettings
 from thunder_server.core.scheduler import Scheduler
 from thunder_server.journal import Journal, JournalError, default_path
@@ -73,6 +73,8 @@ def _policy(settings: Settings) -> Policy:
                     lambda_min=settings.paper_lambda_min,
                 ),
             )
+        case "phase":
+            return make_policy("phase", PhaseSettings(keep_warm=settings.keep_warm))
         case name:
             return make_policy(name)
 
@@ -103,7 +105,12 @@ async def serving(settings: Settings, *, grace_s: float = 0.0) -> AsyncGenerator
 
     On leaving, running calls get ``grace_s`` seconds to end. Raises `ListenError`, and `JournalError`.
     """
-    runtime = Runtime(make_scheduler(settings), poll_s=settings.poll, tokenize_wait_s=settings.tokenize_wait)
+    runtime = Runtime(
+        make_scheduler(settings),
+        poll_s=settings.poll,
+        tokenize_wait_s=settings.tokenize_wait,
+        keep_warm=settings.keep_warm,
+    )
     app = make_app(make_faces(runtime, settings))
     for backend in settings.backend:
         runtime.add_backend(backend)

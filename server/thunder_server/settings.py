@@ -120,6 +120,7 @@ class Settings(BaseModel):
     queue_heartbeat: Seconds = 10.0
     max_body: Annotated[int, BeforeValidator(no_bool), BeforeValidator(_size), Field(gt=0, le=2**40)] = 2**26
     engine_priority: bool = False
+    keep_warm: bool = False
     shadow: bool = False
     router_weights: Annotated[tuple[Weight, Weight, Weight], BeforeValidator(_numbers)] = (0.5, 0.3, 0.2)
     router_exploration: Weight = 0.1
@@ -276,6 +277,17 @@ def _check_together(settings: Settings, given: Mapping[str, _Given]) -> None:
         (
             settings.policy != "cap" and settings.cap is not None,
             lambda: f"{place('cap')}: only policy cap has one; add --policy cap",
+        ),
+        (
+            settings.keep_warm and settings.policy != "phase",
+            lambda: f"{place('keep_warm')}: only policy phase does that; leave out one of them",
+        ),
+        (
+            settings.keep_warm and any(backend.engine == "openai" for backend in settings.backend),
+            lambda: (
+                f"{place('keep_warm')}: sends prompts again, which is for engines of one's own; "
+                "what the cache of engine openai does is not known"
+            ),
         ),
         (
             settings.paper_lambda_min > settings.paper_lambda_max,

@@ -34,6 +34,7 @@ _DECISIONS: Final[dict[type[d.Decision], str]] = {
     d.Dispatch: "call.dispatched",
     d.Refuse: "call.refused",
     d.Cancel: "call.cancelled",
+    d.Touch: "program.touched",
     d.Preferred: "router.preferred",
 }
 # What clients report, told as it comes: a report that is sent again is told again.

@@ -113,6 +113,7 @@ class Telemetry(Collector):
         yield counter("thunder_programs_queued", "New programs that found no room", done.queued)
         yield counter("thunder_pauses", "Programs that left a backend for the global queue", done.pauses)
         yield counter("thunder_restores", "Programs that left the global queue", done.restores)
+        yield counter("thunder_touches", "Prompts sent again to keep contexts warm", done.touches)
         yield counter("thunder_moves", "Programs that came to another backend than before", done.moves)
         yield counter("thunder_marks", "Reasoning programs marked to be paused", done.marks)
         yield self._waits.family(
@@ -123,6 +124,10 @@ class Telemetry(Collector):
         yield from self._resources()
         yield from self._backends()
         yield from prefix_families(self._runtime)
+        if (warmth := self._runtime.warmth) is not None:
+            yield counter("thunder_touches_failed", "Of those, not answered with success", warmth.failed)
+            held: dict[tuple[str, ...], float] = {(): warmth.held_bytes}
+            yield gauge("thunder_prompts_held_bytes", "Latest prompts, held to be sent again", (), held)
 
     def _programs(self) -> Iterator[Metric]:
         standing = Counter(

@@ -83,6 +83,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    keep_warm: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-warm",
+            help="Send prompts of acting programs again, for one token, before engines drop their KV.",
+            show_default=False,
+        ),
+    ] = None,
     shadow: Annotated[
         bool | None,
         typer.Option(

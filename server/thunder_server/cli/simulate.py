@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from thunder_server.simulation.study import Result, Study, Workload
 
 SHADOW = "shadow"
+WARM = "warm"
 WORKLOADS = "swe|assistant|orchestration|rl-group|burst"
 
 
@@ -72,7 +73,8 @@ def simulate(
         typer.Option(
             metavar="LIST",
             help="Policies, separated by commas. cap:N for N programs an engine, paper:X for decay X; "
-            "phase:shadow: phase without the router; oracle: phase, if it knew the future.",
+            "phase:warm: phase with --keep-warm; phase:shadow: phase without the router; "
+            "oracle: phase, if it knew the future.",
             show_default="all but oracle",
         ),
     ] = None,
@@ -174,7 +176,7 @@ def _contenders(names: str | None) -> list[tuple[str, Policy]]:
 
 
 def _policy(text: str) -> Policy:
-    from thunder_server.core import CapSettings, PaperSettings, make_policy
+    from thunder_server.core import CapSettings, PaperSettings, PhaseSettings, make_policy
     from thunder_server.simulation.oracle import Oracle
 
     name, given, number = text.partition(":")
@@ -186,6 +188,8 @@ def _policy(text: str) -> Policy:
                 return make_policy("cap", CapSettings(programs=int(number)))
             case "paper", ":":
                 return make_policy("paper", PaperSettings(decay=float(number)))
+            case "phase", ":" if number == WARM:
+                return make_policy("phase", PhaseSettings(keep_warm=True))
             case _, ":" if number == SHADOW:
                 return make_policy(name)
             case _, ":":

@@ -10,6 +10,7 @@ from thunder_server.core.policies import (
     POLICIES,
     CapSettings,
     PaperSettings,
+    PhaseSettings,
     Policy,
     make_policy,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Counters",
     "PaperSettings",
     "Phase",
+    "PhaseSettings",
     "Policy",
     "Program",
     "Scheduler",

@@ -59,7 +59,7 @@ class DecayedSum:
 
 
 class Charge(NamedTuple):
-    """What one program is charged for on one backend: reasoning (``since`` ``None``) or acting since then."""
+    """What one program is charged for on one backend: reasoning (``since`` ``None``) or idle since then."""
 
     tokens: int
     since: float | None
@@ -152,7 +152,7 @@ class Backend:
         self.cold_since = at
 
     def idle_since(self, program: Program) -> float:
-        """Since when an acting program on this backend has been at it."""
+        """Since when nothing has used the context of an acting program on this backend."""
         since = self.charges[program].since
         assert since is not None
         return since

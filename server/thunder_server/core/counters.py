@@ -29,6 +29,7 @@ class Counters:
     restores: int = 0  # other programs that left it for a backend
     moves: int = 0  # programs placed on another backend than the one before
     marks: int = 0
+    touches: int = 0  # contexts used without a call, to keep them cached
     ticks: int = 0  # of the policy
     resources_ended: Counter[ResourceState] = field(default_factory=Counter)  # things, by what became of them
     environments_prepared: int = 0

@@ -40,6 +40,15 @@ class Dispatch(Decision):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Touch(Decision):
+    """Send the program's latest prompt to this backend once more, for one token that nobody reads: an engine
+    drops what was used longest ago."""
+
+    program_id: str
+    backend_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse(Decision):
     """Answer a call that was never sent (or whose every connection was refused); it is over."""
 

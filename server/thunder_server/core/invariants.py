@@ -67,8 +67,7 @@ def _check_backend(w: World, b: Backend) -> None:
     used = 0.0
     for program, charge in b.charges.items():
         assert charge.tokens == program.claim(b.id), f"{program.id} is charged {charge.tokens} on {b.id}"
-        since = None if program.phase is Phase.REASONING else program.acting_since
-        assert charge.since == since, f"{program.id} is charged as acting since {charge.since}"
+        assert charge.since == program.idle_since, f"{program.id} is charged as idle since {charge.since}"
         used += b.weight_of(program, w.now)
     assert set(b.programs) <= set(b.charges), f"{b.id}: programs without an account"
     _check_sharing(b)

@@ -7,9 +7,9 @@ from typing import Final, assert_never
 
 from thunder_server.core.backend import Backend, Charge
 from thunder_server.core.call import Call
-from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore
+from thunder_server.core.decisions import Dispatch, Marked, Pause, Restore, Touch
 from thunder_server.core.environments import Environments
-from thunder_server.core.policies import Evict, Place, Spare
+from thunder_server.core.policies import Evict, KeepWarm, Place, Spare
 from thunder_server.core.program import Phase, Program, State, Step
 from thunder_server.core.world import Due, World
 
@@ -29,13 +29,12 @@ class Placement:
     def charge(self, program: Program) -> None:
         """Bring the accounts of all backends, and the queue, up to date with the program."""
         w = self._w
-        since = None if program.phase is Phase.REASONING else program.acting_since
         places = {program.backend_id, *(call.backend_id for call in program.calls.values())}
         on = {backend_id for backend_id in places if backend_id is not None}
         for backend_id in on | program.charged:
             backend = w.fleet.get(backend_id)
             if backend is not None:
-                claim = Charge(program.claim(backend_id), since) if backend_id in on else None
+                claim = Charge(program.claim(backend_id), program.idle_since) if backend_id in on else None
                 backend.charge(program, claim, w.now)
         program.charged = on
         self.seat(program)
@@ -111,6 +110,8 @@ class Placement:
                 match intent:
                     case Evict(program, reason):
                         self.evict(program, reason)
+                    case KeepWarm(program, reason):
+                        self.touch(program, reason)
                     case Place(program) if not self._environments.may_restore(program):
                         self.seat(program)
                     case Place(program, backend, reason):
@@ -210,6 +211,16 @@ class Placement:
         backend.marked[program] = None
         self._w.counters.marks += 1
         self._tell_mark(program, backend, f"to be paused when its call ends: {reason}")
+
+    def touch(self, program: Program, reason: str) -> None:
+        """Have the backend use the context of an acting program."""
+        w = self._w
+        backend = w.fleet[program.backend_id or ""]
+        program.touched_at = w.now
+        w.router.touched(program, backend)
+        w.counters.touches += 1
+        w.tell(program, Touch(program_id=program.id, backend_id=backend.id), f"kept warm: {reason}")
+        self.charge(program)
 
     def lift(self, program: Program, reason: str) -> None:
         """Let a marked program stay, and serve what it has waiting."""

@@ -182,6 +182,7 @@ class Program:
     backend_id: str | None = None
     last_backend_id: str | None = None
     acting_since: float = 0.0  # when the last call ended
+    touched_at: float = 0.0  # when its context was last used for no other reason than to keep it
     queued_at: float | None = None
     placed_at: float = 0.0  # when it was last given a backend
     pauses: int = 0  # how often it lost its backend to others
@@ -235,6 +236,11 @@ class Program:
     def holds_up_others(self) -> bool:
         """Its group has next to nobody else left, or its parent waits for it."""
         return self.straggles or (self.parent is not None and self.parent.state is not State.ENDED)
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nothing has used its context; ``None`` while it reasons."""
+        return None if self.phase is Phase.REASONING else max(self.acting_since, self.touched_at)
 
     @property
     def footprint(self) -> int:

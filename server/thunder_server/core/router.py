@@ -296,6 +296,11 @@ class KvRouter:
             backend.cache.reconcile(call.predicted, cached, call.last_use)
         backend.cache.answered(prompt, backend.limit, answer)
 
+    def touched(self, program: Program, backend: Backend) -> None:
+        """The engine is sent a program's latest prompt again."""
+        if program.prompt is not None:
+            backend.cache.answered(program.prompt, backend.limit, 0)
+
     # --- balance
 
     def uneven(self, backends: Sequence[Backend], at: float) -> tuple[Backend, Backend] | None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from thunder_server.core.backend import Backend
 from thunder_server.core.fleet import Fleet
-from thunder_server.core.policies.phase import PhasePolicy
+from thunder_server.core.policies.phase import PhasePolicy, PhaseSettings
 from thunder_server.core.program import Program
 
 
@@ -30,7 +30,8 @@ class Oracle(PhasePolicy):
 
     name: ClassVar[str] = "oracle"
 
-    def __init__(self, horizon: float = 0.25) -> None:
+    def __init__(self, settings: PhaseSettings | None = None, horizon: float = 0.25) -> None:
+        super().__init__(settings)
         self._horizon = horizon
         self._foreseen: dict[str, Foreseen] = {}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from thunder_server.core import Policy, Scheduler, SchedulerConfig
-from thunder_server.core.decisions import Cancel, Decision, Dispatch, Pause, Refuse
+from thunder_server.core.decisions import Cancel, Decision, Dispatch, Pause, Refuse, Touch
 from thunder_server.core.events import (
     BackendAdded,
     BackendReported,
@@ -111,6 +111,7 @@ class Simulator:
         self._versions = count(1)
         self._call_ids = count(1)
         self._calls: dict[str, _Call] = {}
+        self._latest: dict[str, Request] = {}  # by program
         self._idle: dict[str, tuple[Replica, int]] = {}  # where acting programs' contexts are
         self._held_back = False  # a call waits in the scheduler
         self._queueing: set[str] = set()  # engines in which requests wait
@@ -170,6 +171,9 @@ class Simulator:
                 if backend_id is not None:
                     self.outcome.programs[program_id].pauses += 1
                 self._forget_context(program_id)
+            case Touch(program_id=program_id, backend_id=backend_id):
+                request, replica = self._latest[program_id], self._replicas[backend_id]
+                self.timeline.at(self.timeline.now, lambda: self._touch(request, replica))
             case Refuse(message=message) | Cancel(message=message):
                 raise AssertionError(f"nobody is refused by a scheduler that everybody waits for: {message}")
             case _:
@@ -179,10 +183,23 @@ class Simulator:
         self._forget_context(call.program_id)
         call.dispatched = self.timeline.now
         call.replica = replica
+        self._latest[call.program_id] = call.job.request
         if call.job.request.prompt_tokens + call.job.request.output_tokens > self.machines.longest:
             self._finished(call, CallEnd.ENGINE_REFUSED)
         else:
             replica.add(call.job)
+
+    def _touch(self, latest: Request, replica: Replica) -> None:
+        request = Request(
+            id=f"touch-{next(self._call_ids)}",
+            prompt_tokens=latest.prompt_tokens,
+            output_tokens=1,
+            block_hashes=latest.block_hashes,
+        )
+        nobody = Job(
+            request=request, known_tokens=latest.prompt_tokens, first=lambda: None, done=lambda: None
+        )
+        replica.add(nobody)
 
     def _first_token(self, call: _Call) -> None:
         call.first_token = self.timeline.now

@@ -12,7 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from thunder_server.core import CapSettings, PaperSettings, Policy, SchedulerConfig, make_policy
+from thunder_server.core import (
+    CapSettings,
+    PaperSettings,
+    PhaseSettings,
+    Policy,
+    SchedulerConfig,
+    make_policy,
+)
 from thunder_server.simulation.replay import Signals
 from thunder_server.simulation.study import Result, Study
 
@@ -62,6 +69,7 @@ KNOBS = (
         ((0.8, 0.1, 0.1), (0.2, 0.6, 0.2), (0.2, 0.2, 0.6)),
         "phase",
     ),
+    _single("keep_warm", "engines are asked to use what they would drop", (True,), "phase"),
     _single(
         "auto_lease",
         "seconds that a silent program nobody opened keeps its place",
@@ -228,6 +236,8 @@ def policy_of(setup: Setup) -> Policy:
                     lambda_min=setup.get("paper_lambda_min", standard.lambda_min),
                 ),
             )
+        case "phase":
+            return make_policy("phase", PhaseSettings(keep_warm=setup.get("keep_warm", False)))
         case name:
             return make_policy(name)
 
@@ -260,12 +270,14 @@ def fragment(setup: Setup, comments: Mapping[str, str]) -> str:
 def written(value: object) -> str:
     """A value as TOML.
 
-    >>> written("paper"), written(0.5), written((0.8, 0.1, 0.1))
-    ('"paper"', '0.5', '[0.8, 0.1, 0.1]')
+    >>> written("paper"), written(True), written(0.5), written((0.8, 0.1, 0.1))
+    ('"paper"', 'true', '0.5', '[0.8, 0.1, 0.1]')
     """
     match value:
         case str():
             return f'"{value}"'
+        case bool():
+            return str(value).lower()
         case tuple():
             return f"[{', '.join(map(written, value))}]"
         case _:

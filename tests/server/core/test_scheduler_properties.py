@@ -33,7 +33,7 @@ from thunder_server.core.events import (
     WeightSyncBegan,
     WeightSyncEnded,
 )
-from thunder_server.core.policies import Evict, Paper, PhasePolicy, make_policy
+from thunder_server.core.policies import Evict, KeepWarm, Paper, PhasePolicy, PhaseSettings, make_policy
 from thunder_server.core.policies.cap import Cap
 from thunder_server.core.program import Phase, State
 
@@ -67,6 +67,9 @@ class CheckedPhase(PhasePolicy):
             if isinstance(intent, Evict):
                 assert program.state is State.PLACED
                 assert program.phase is Phase.ACTING
+            elif isinstance(intent, KeepWarm):
+                assert program.phase is Phase.ACTING
+                assert program.resident
             else:
                 backend = intent.backend
                 assert program in queue
@@ -329,6 +332,10 @@ def paper(**settings):
     return lambda: CheckedPaper(PaperSettings(**settings))
 
 
+def warm():
+    return CheckedPhase(PhaseSettings(keep_warm=True))
+
+
 WINDOW = {"interval_s": 1, "decay": 1, "lambda_max": 0.9, "lambda_min": 0.5}
 
 TestPassthrough = machine("PassthroughLives", lambda: make_policy("passthrough"))
@@ -336,12 +343,14 @@ TestCap = machine("CapLives", lambda: make_policy("cap", CapSettings(programs=2)
 TestPaper = machine("PaperLives", paper(), examples=25)
 TestPaperWithWindow = machine("PaperWindowLives", paper(**WINDOW))
 TestPhase = machine("PhaseLives", CheckedPhase, examples=25)
+TestPhaseKeepingWarm = machine("WarmLives", warm, examples=25)
 TestPaperWithoutDecay = machine("PaperUndecayedLives", paper(decay=1), examples=25)
 
 # The same for longer: not for every run.
 many = pytest.mark.slow
 TestManyCap = many(machine("ManyCapLives", lambda: make_policy("cap", CapSettings(programs=2)), examples=300))
 TestManyPhase = many(machine("ManyPhaseLives", CheckedPhase, examples=300))
+TestManyPhaseKeepingWarm = many(machine("ManyWarmLives", warm, examples=300))
 TestManyPaper = many(machine("ManyPaperLives", paper(), examples=300))
 TestManyPaperWithoutDecay = many(machine("ManyPaperUndecayedLives", paper(decay=1), examples=300))
 TestManyPaperWithWindow = many(machine("ManyPaperWindowLives", paper(**WINDOW), examples=300))

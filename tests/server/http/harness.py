@@ -81,11 +81,12 @@ async def serve(
     specs: Sequence[BackendSpec] | None = None,
     policy_settings: Any = None,
     check: bool = True,
+    keep_warm: bool = False,
     **options: Any,
 ) -> AsyncGenerator[Served]:
     """A data plane before ``engines``; everything is checked and settled when the block is left."""
     scheduler = Scheduler(policy=make_policy(policy, policy_settings), config=config or SchedulerConfig())
-    runtime = Runtime(scheduler, poll_s=poll_s)
+    runtime = Runtime(scheduler, poll_s=poll_s, keep_warm=keep_warm)
     changed = asyncio.Condition()
     loop = asyncio.get_running_loop()
     told: set[asyncio.Task[None]] = set()

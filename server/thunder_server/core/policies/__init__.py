@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from thunder_server.core.policies._protocol import Evict, Intent, Place, Policy, Spare
+from thunder_server.core.policies._protocol import Evict, Intent, KeepWarm, Place, Policy, Spare
 from thunder_server.core.policies.cap import Cap, CapSettings
 from thunder_server.core.policies.paper import Paper, PaperSettings
 from thunder_server.core.policies.passthrough import Passthrough
-from thunder_server.core.policies.phase import PhasePolicy
+from thunder_server.core.policies.phase import PhasePolicy, PhaseSettings
 
 __all__ = [
     "POLICIES",
@@ -14,10 +14,12 @@ __all__ = [
     "CapSettings",
     "Evict",
     "Intent",
+    "KeepWarm",
     "Paper",
     "PaperSettings",
     "Passthrough",
     "PhasePolicy",
+    "PhaseSettings",
     "Place",
     "Policy",
     "Spare",
@@ -28,7 +30,7 @@ POLICIES = ("passthrough", "cap", "paper", "phase")
 """The names there are, from the plainest on; the last one is the default of the server."""
 
 
-def make_policy(name: str, settings: PaperSettings | CapSettings | None = None) -> Policy:
+def make_policy(name: str, settings: PaperSettings | CapSettings | PhaseSettings | None = None) -> Policy:
     """The policy of this name, with its settings (default: its own defaults).
 
     Raises:
@@ -45,8 +47,8 @@ def make_policy(name: str, settings: PaperSettings | CapSettings | None = None) 
             return Cap(settings or CapSettings())
         case "paper", PaperSettings() | None:
             return Paper(settings or PaperSettings())
-        case "phase", None:
-            return PhasePolicy()
+        case "phase", PhaseSettings() | None:
+            return PhasePolicy(settings)
     if name in POLICIES:
         raise ValueError(f"{type(settings).__name__} are not the settings of policy {name!r}")
     raise ValueError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")

@@ -43,6 +43,14 @@ class Spare:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class KeepWarm:
+    """Have the engine use the context of an acting program, so that it is not the next to be dropped."""
+
+    program: Program
+    reason: str
+
+
 Intent = Evict | Spare
 
 
@@ -75,7 +83,7 @@ class Policy(Protocol):
     def seat(self, program: Program) -> Seat | None:
         """Where a program sits in the global queue; ``None`` if it wants no backend at present."""
 
-    def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict]:
+    def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict | KeepWarm]:
         """Whom to place where, and who has to give way for it. Each intent is carried out before the next is
         asked for."""
 

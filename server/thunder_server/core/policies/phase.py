@@ -16,7 +16,8 @@ longer.
 
 **Patience with the cache.** An engine drops what was used least recently. So room that programs have left
 is not free while others have been idle for longer: who comes in would displace those (`Residue`). It waits
-for them to return, if that takes less than what it displaces is worth.
+for them to return, if that takes less than what it displaces is worth. Or, to *keep them warm*, they are
+used first: then the engine drops what programs have left.
 
 **Overflow.** When contexts have outgrown a replica, acting programs leave, the longest idle first; then,
 only as far as needed, reasoning ones when their calls end, the lowest priority, the least often paused and
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from typing import ClassVar
@@ -36,7 +38,7 @@ from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue, Seat
 from thunder_server.core.policies._idle import away_s, longest_idle
 from thunder_server.core.policies._memory import MemoryBound
-from thunder_server.core.policies._protocol import Evict, Intent, Place, Spare
+from thunder_server.core.policies._protocol import Evict, Intent, KeepWarm, Place, Spare
 from thunder_server.core.program import Phase, Program, State
 
 INTERVAL_S = 1.0
@@ -49,6 +51,8 @@ HEAD_START_S = 300.0
 LENDING = 0.7
 """Break-even times for which a program must be away before its room is lent out. Below one, because
 recomputing delays only those who reason at that moment, and not those who act."""
+LENDING_WARM = 1.4
+"""The same where others are kept warm: then the engine drops what is lent out, first of all."""
 GROWTH = 0.25
 """For this share of the break-even time room is kept for growing on. Who comes in only to be pushed out again
 costs more than it brings; by then others will have ended."""
@@ -61,6 +65,14 @@ LOOKS = 64
 """How many of a replica's longest idle programs are looked at for room."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSettings:
+    """``keep_warm``: engines are sent the latest prompts of acting programs again before they would drop
+    those contexts in favour of what nobody needs any longer."""
+
+    keep_warm: bool = False
+
+
 class PhasePolicy(MemoryBound):
     """This project's own scheduler."""
 
@@ -69,6 +81,10 @@ class PhasePolicy(MemoryBound):
     watermark = 1.0
     interval_s: float | None = INTERVAL_S
     prefix_aware = True
+
+    def __init__(self, settings: PhaseSettings | None = None) -> None:
+        self._keep_warm = settings is not None and settings.keep_warm
+        self._lending = LENDING_WARM if self._keep_warm else LENDING
 
     # --- admission
 
@@ -85,7 +101,7 @@ class PhasePolicy(MemoryBound):
     def _head_start_s(self, program: Program) -> float:
         return HEAD_START_S if program.holds_up_others else 0.0
 
-    def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict]:
+    def restore(self, fleet: Fleet, queue: GlobalQueue, at: float) -> Iterator[Place | Evict | KeepWarm]:
         stuck: Counter[str] = Counter()  # by model: who found no room, in this priority or a higher one
         for group in queue.groups():
             _, _, model = group
@@ -101,6 +117,8 @@ class PhasePolicy(MemoryBound):
                         yield from victims
                         place = Place(program, backend, f"there is room for {program.need} tokens now")
                 if place is not None:
+                    if self._keep_warm:
+                        yield from self._kept_warm(fleet, place, at)
                     yield place
                     continue
                 stuck[model] += OVERTAKING if self._waited(program, at) > PATIENCE_S else 1
@@ -187,7 +205,7 @@ class PhasePolicy(MemoryBound):
         return None
 
     def _is_away_for_long(self, backend: Backend, program: Program, at: float) -> bool:
-        return self._away_s(program, at) > LENDING * self._break_even_s(backend)
+        return self._away_s(program, at) > self._lending * self._break_even_s(backend)
 
     def _away_s(self, program: Program, at: float) -> float:
         return away_s(program, at)
@@ -205,6 +223,8 @@ class PhasePolicy(MemoryBound):
         What is displaced takes the engine, with all its memory, so many seconds to compute again; waiting
         for those idle programs leaves the room unused for as long.
         """
+        if self._keep_warm:
+            return True  # it will not displace any
         residue = backend.residue
         idle = list(islice(longest_idle(backend), LOOKS))
         residue.pass_by(backend.idle_since(idle[0]) if idle else inf)
@@ -227,6 +247,27 @@ class PhasePolicy(MemoryBound):
             if left <= 0:
                 break
         return wait_s * need > self._break_even_s(backend) * displaced
+
+    # --- keeping warm
+
+    def _kept_warm(self, fleet: Fleet, place: Place, at: float) -> Iterator[KeepWarm]:
+        """Who has to be used now so that the newcomer displaces what others have left behind: who has been
+        idle for longest, until there is enough that is older than the next one."""
+        program, backend = place.program, place.backend
+        if backend.limit == inf:
+            return
+        residue = backend.residue
+        need = program.need - fleet.router.shared(program, backend) - residue.of(program)
+        free = backend.limit - backend.used(at)
+        stale = []
+        for one in islice(longest_idle(backend), LOOKS):
+            younger = residue.since(backend.idle_since(one))
+            if not younger or free - younger >= need:
+                break
+            if one.resident:
+                stale.append(one)
+        for one in stale:
+            yield KeepWarm(one, f"{backend.id} drops what was used longest ago, and {program.id} comes in")
 
     # --- overflow
 
