@@ -76,6 +76,10 @@ SETTING = {
 }
 
 
+def test_a_name_that_is_no_unicode_is_as_good_as_any():
+    assert len(run([growing("\ud800", 2)]).served) == 2
+
+
 def test_sub_agents_run_inside_the_gap():
     child = session("s/child", turn(50, 1))
     parent = session("s", turn(100, 1), turn(120, 1, shared=100, gap=5.0, children=[child]))
@@ -135,6 +139,16 @@ def test_memory_is_never_spent_twice():
         parts = cost.rounded().values()
         assert min(parts) >= 0
         assert sum(parts) <= 800 * outcome.makespan_s + 1
+
+
+def test_what_several_hold_in_common_takes_memory_once():
+    sessions = [session(f"s{n}", turn(210, 60), system=200) for n in range(7)]
+    outcome = run(sessions, kv=800)
+    (cost,) = outcome.costs
+    # Seven times 270 tokens are more than the engine has; without the 200 of the system prompt they are not.
+    assert outcome.preemptions == 0
+    assert sum(cost.rounded().values()) <= 800 * outcome.makespan_s + 1
+    assert cost.decode > 0
 
 
 def test_memory_that_nobody_may_use_while_somebody_waits_is_unused():

@@ -121,6 +121,12 @@ class TestReading:
             Skipped.EMPTY_SESSION: 2,
         }
 
+    def test_counts_sub_agents_that_nobody_waits_for(self, read: Any) -> None:
+        child = {"type": "subagent", "requests": [request()]}
+        trace = read(session(child, child, request(), request(think_time=1.0), child))
+        assert [turn.children for turn in trace.sessions[0].turns] == [(), ()]
+        assert trace.skipped == {Skipped.NO_GAP: 3}
+
     def test_what_comes_after_a_turn_left_out_shares_with_the_one_before_it(self, read: Any) -> None:
         turns = read(session(request(), request(out=0, hash_ids=[77]), request())).sessions[0].turns
         assert [turn.shared_tokens for turn in turns] == [0, 640]
@@ -152,6 +158,7 @@ class TestBrokenFiles:
             (session(request(t=-3.0)), "'t' is negative (-3.0)"),
             (session(request(t=float("nan"))), "'t' must be a number of seconds, not nan"),
             (session(request(), request(think_time=-1)), "request 1: 'think_time' is negative (-1)"),
+            (session(request(), request(t=None)), "'think_time' is missing (or, in its place, 't')"),
             (session(request(t=5), request(t=4)), "request 1: 't' goes back in time (4.0 after 5.0)"),
             (session(request(hash_ids=None)), "'hash_ids' is missing (or, in its place, 'shared')"),
             (session(request(t=float("inf"))), "'t' is too large (inf)"),
@@ -188,9 +195,11 @@ class TestBrokenFiles:
             (b'{"id": "a", "requests": [{"in": 1%s}]}' % (b"0" * 5000), "line 1: is not JSON: Exceeds"),
             (b"", "holds no session"),
             (b"\n \r\n", "holds no session"),
-            (b"\xff\xfe\x00", "is not UTF-8 text"),
-            (gzip.compress(b"{}", mtime=0)[:15], "cannot be read"),
-            (b"\x1f\x8bnonsense, for sure", "cannot be read"),
+            (b"\xff\xfe\x00", "line 1: is not UTF-8 text"),
+            (b"\n\n\xe9\n", "line 3: is not UTF-8 text"),
+            (gzip.compress(b"{}", mtime=0)[:15], "line 1: cannot be read"),
+            (gzip.compress(b"\n" * 100_000, mtime=0)[:-4], "line 100001: cannot be read: Compressed"),
+            (b"\x1f\x8bnonsense, for sure", "line 1: cannot be read"),
         ],
     )
     def test_are_refused_whatever_they_hold(self, tmp_path: Path, content: bytes, complaint: str) -> None:

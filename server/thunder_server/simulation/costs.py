@@ -48,6 +48,12 @@ class Memory:
         self.wanted = False  # somebody waits who could use what is idle here
         self._since = 0.0
 
+    def scale(self, share: float) -> None:
+        """All that sequences hold takes only this share of room."""
+        self.decode *= share
+        self.prefill *= share
+        self.recompute *= share
+
     def settle(self, now: float) -> None:
         """Book the time since the last change."""
         seconds = now - self._since

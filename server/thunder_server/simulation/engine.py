@@ -91,6 +91,7 @@ class Step:
     prefill_tokens: int
     decoding: int
     resident_tokens: int  # in the first one
+    shared_tokens: int = 0  # of these, what is there once and counts for several
     beats: int = 1
     slower_s: float = 0.0
 
@@ -249,6 +250,7 @@ class Engine:
             prefill_tokens=prefill,
             decoding=self._decoding,
             resident_tokens=resident,
+            shared_tokens=self.cache.saved * self.block_size,
             beats=beats,
             slower_s=slower,
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import IO, cast
 
@@ -22,20 +22,28 @@ class TraceError(ValueError):
 
 
 @contextmanager
-def open_text(path: Path) -> Iterator[IO[str]]:
-    """A text file, gzipped or not, with or without a byte order mark. Raises `TraceError`."""
+def open_text(path: Path) -> Iterator[Iterator[str]]:
+    """The lines of a text file, gzipped or not, with or without a byte order mark. Raises `TraceError`."""
+    where = str(path)
+
+    def lines(source: IO[bytes]) -> Iterator[str]:
+        nonlocal where
+        for number in count(1):
+            where = f"{path}, line {number}"
+            if not (line := source.readline()):
+                break
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            source = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if zipped else raw
-            with io.TextIOWrapper(source, encoding="utf-8-sig") as lines:
-                yield lines
+            yield lines(cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if zipped else raw)
     except (OSError, EOFError, zlib.error) as broken:
         reason = getattr(broken, "strerror", None) or str(broken)
-        raise TraceError(f"{path}: cannot be read: {reason}") from broken
+        raise TraceError(f"{where}: cannot be read: {reason}") from broken
     except UnicodeDecodeError as binary:
-        raise TraceError(f"{path}: is not UTF-8 text; it must be JSON lines, plain or gzipped") from binary
+        raise TraceError(f"{where}: is not UTF-8 text; it must be JSON lines, plain or gzipped") from binary
 
 
 def parse(text: str, where: str) -> object:
@@ -46,7 +54,7 @@ def parse(text: str, where: str) -> object:
         raise TraceError(f"{where}: is not JSON: {wrong}") from wrong
 
 
-def records(lines: IO[str], name: str) -> Iterator[Record]:
+def records(lines: Iterable[str], name: str) -> Iterator[Record]:
     """The objects of a file, one a line; blank lines are none."""
     for number, line in enumerate(lines, 1):
         if line.strip():

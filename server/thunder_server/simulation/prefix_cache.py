@@ -100,6 +100,7 @@ class PrefixCache:
         self.size = size
         self._tell = tell
         self.free = size
+        self.saved = 0  # blocks that those who share would hold more of if nobody shared
         self._blank = size  # free blocks without content
         self._runs: dict[int, Run] = {}  # by head
         self._idle: OrderedDict[Run, None] = OrderedDict()  # without holders, the next to be evicted first
@@ -166,7 +167,9 @@ class PrefixCache:
         while run is not None:
             parent = run.parent
             run.holders -= 1
-            if not run.holders:
+            if run.holders:
+                self.saved -= len(run)
+            else:
                 if parent is not None and parent.holders == 1:
                     # Both were ours alone, so they are evicted one after the other: one run from now on.
                     del self._runs[run.head]
@@ -186,6 +189,8 @@ class PrefixCache:
             del self._idle[run]
             self.free -= len(run)
             run.parent = holding.last
+        else:
+            self.saved += len(run)
         run.holders += 1
         holding.last, holding.shared = run, run.end
 
@@ -226,6 +231,7 @@ class PrefixCache:
         assert set(self._idle) <= set(self._runs.values())
         assert self._blank >= 0
         assert self.free == self._blank + idle
+        assert self.saved == sum(len(run) * (run.holders - 1) for run in self._runs.values() if run.holders)
 
     @property
     def shared_blocks(self) -> int:

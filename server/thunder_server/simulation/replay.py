@@ -44,7 +44,8 @@ class Agent:
         self._done = done
         self._fields = {"parent_id": parent, "group": group, "lease_s": LEASE_S}
         self._prompts = simulator.prompts(session)
-        self._random = random.Random(session.id)  # noqa: S311 - the same for every policy
+        name = session.id.encode(errors="surrogatepass")  # JSON may hold what is no Unicode
+        self._random = random.Random(name)  # noqa: S311 - the same for every policy
         self._turn = 0
         self._seq = 0
         self._children = 0

@@ -81,6 +81,8 @@ class Replica:
         memory.decode = step.middle_tokens
         if step.prefill_tokens:
             self._book_prefills()
+        # What several sequences share is there once; each bears its part of it.
+        memory.scale(1.0 - step.shared_tokens / step.middle_tokens)
         self._started = self._timeline.now
         self._beats = 0
         self._end_after(step, step.beats)

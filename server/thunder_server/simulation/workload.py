@@ -50,6 +50,7 @@ class Skipped(StrEnum):
     EMPTY_PROMPT = "turn without a prompt"
     EMPTY_OUTPUT = "turn without an output"
     EMPTY_SESSION = "session without turns"
+    NO_GAP = "sub-agent before the first turn of its parent, or after the last"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +188,13 @@ def _session(
         if odd is not None:
             skipped[odd] += 1
             continue
+        if children and not turns:
+            skipped[Skipped.NO_GAP] += len(children)
         turns.append(turn)
         previous.remember(request)
         children, child_s = [], 0.0
+    if children:
+        skipped[Skipped.NO_GAP] += len(children)
     if not turns:
         skipped[Skipped.EMPTY_SESSION] += 1
         return None
@@ -239,6 +244,8 @@ def _turn(
         shared = min(block * _common(previous.blocks, request.items("hash_ids")), prompt)
     else:
         raise request.wrong("hash_ids", "is missing (or, in its place, 'shared')")
+    if not first and "think_time" not in request and "t" not in request:
+        raise request.wrong("think_time", "is missing (or, in its place, 't')")
     gap_s = request.seconds("think_time", max(0.0, sent - previous.answered_s))
     tool_ran = "input_types" in request and "tool_result" in request.items("input_types")
     return Turn(
@@ -247,7 +254,7 @@ def _turn(
         shared_tokens=0 if first else shared,
         gap_s=0.0 if first else max(0.0, gap_s - child_s),
         gap=Gap.START if first else Gap.TOOL if tool_ran or children else Gap.HUMAN,
-        children=children,
+        children=() if first else children,
     )
 
 

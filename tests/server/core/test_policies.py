@@ -129,6 +129,22 @@ def test_one_whom_a_backend_refused_does_not_hold_up_the_others():
     assert dispatched(h.report("a")) == [other]
 
 
+def test_parents_that_wait_for_queued_children_do_not_hold_all_slots():
+    h = capped(2)
+    for parent in ("p", "q"):
+        h.turn(parent, 10)
+    first = h.call("p1", parent_id="p")
+    assert h.running(first) is None  # q may yet end
+    second = h.call("q1", parent_id="q")
+    assert (h.running(first), h.running(second)) == ("a", None)
+    assert h.status("p", "q") == ["paused", "active"]
+    back = h.call("p")  # it waits its turn
+    h.finish(first)
+    assert dispatched(h.close("p1", Outcome.SUCCESS)) == [second]
+    h.finish(second)
+    assert dispatched(h.close("q1", Outcome.SUCCESS)) == [back]
+
+
 def test_cap_knows_nothing_of_memory():
     h = capped(3)
     assert all(h.running(h.call(f"p{n}", 10_000)) == "a" for n in range(3))
