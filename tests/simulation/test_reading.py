@@ -153,6 +153,10 @@ class TestStream:
             ([arrived("a", 5.0), finished("a", 4.0)], "line 2: 'at' goes back in time (4.0 after 5.0)"),
             ([arrived("a", 5.0), finished("a", 6.0, -3)], "line 2: 'prompt_tokens' is negative (-3)"),
             ([arrived("a", 5.0), finished("a", 6.0, 1.5)], "line 2: 'prompt_tokens' must be a whole number"),
+            (
+                [arrived("a", 5.0), finished("a", 6.0, cached_tokens=101)],
+                "line 2: 'cached_tokens' is 101, more than the prompt holds",
+            ),
             ([arrived("a", 5.0), {"at": 6.0}], "line 2: 'type' is missing"),
             ([arrived("a", 5.0), [1]], "line 2: must be a JSON object"),
             (
@@ -309,6 +313,13 @@ class TestLog:
         assert ending({"role": "user", "content": [{"type": "tool_result", "content": "x"}]}) is Gap.TOOL
         assert ending({"role": "user", "content": "and now?"}) is Gap.HUMAN
 
+    def test_what_was_written_twice_counts_once(self, files: Files) -> None:
+        answer = {"id": "r1", "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+        one, other = (logged(at, "one") | {"response": answer} for at in (0, 5))
+        traffic = files.read(one, other, one)
+        assert sum(start.session.calls for start in traffic.starts) == 2
+        assert traffic.skipped == {"call that is there twice": 1}
+
     def test_what_was_no_generation_is_counted(self, files: Files) -> None:
         traffic = files.read(
             logged(0, "one"),
@@ -336,6 +347,14 @@ class TestLog:
             (logged(1, "x", took=-1), "line 2: 'duration' is negative (-1)"),
             (logged(9, "x") | {"duration": None, "end_time": 3}, "line 2: was answered before it was sent"),
             (logged(1, "x", tokens=-4), "line 2, response, usage: 'prompt_tokens' is negative (-4)"),
+            (
+                logged(1, "x")
+                | {
+                    "usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 6}},
+                    "response": {},
+                },
+                "line 2: 'cached_tokens' is 6, more than the prompt holds",
+            ),
             (
                 {"timestamp": 1, "request": {"messages": 7}},
                 "line 2, request: 'messages' must be a list or a text",

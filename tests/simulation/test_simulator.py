@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.sessions import PLAIN, growing, machines, session, starts, turn
-from thunder_server.core import POLICIES, CapSettings, make_policy
+from thunder_server.core import POLICIES, CapSettings, PaperSettings, make_policy
 from thunder_server.simulation.replay import Signals
 from thunder_server.simulation.results import details, outcome_row
-from thunder_server.simulation.simulator import Simulator, Start
+from thunder_server.simulation.simulator import Simulator, Standstill, Start
 from thunder_server.simulation.timeline import Timeline
 
 
@@ -90,6 +90,28 @@ def test_sub_agents_run_inside_the_gap():
     # The child's six seconds, then the rest of the gap.
     assert last.answered - last.total_s == 11.0 + 6.0 + 5.0
     assert outcome.programs["s"].slowdown == 1.0
+
+
+def families(number=3):
+    """Parents that fill an engine of 1600 tokens while each waits for a child."""
+    return [
+        session(
+            f"p{n}",
+            turn(500, 10),
+            turn(520, 10, shared=500, gap=5.0, children=[session(f"p{n}/c", turn(400, 10), model="c")]),
+        )
+        for n in range(number)
+    ]
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, make_policy("cap", CapSettings(programs=1))])
+def test_parents_that_fill_the_engine_make_room_for_their_children(policy):
+    assert len(run(families(), policy).served) == 9
+
+
+def test_a_policy_that_stands_still_is_found_out():
+    with pytest.raises(Standstill, match=r"stands still from \d+ s on: \d calls wait for room"):
+        run(families(), make_policy("paper", PaperSettings(decay=1.0)))
 
 
 def test_a_call_that_no_engine_takes_ends_its_program():

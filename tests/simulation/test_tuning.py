@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.sessions import growing, machines
+from tests.simulation.sessions import growing, machines, session, turn
 from thunder_server.settings import load_settings
 from thunder_server.simulation.replay import Signals
 from thunder_server.simulation.simulator import Start
-from thunder_server.simulation.study import Study, Workload
+from thunder_server.simulation.study import Study, Workload, _renamed
 from thunder_server.simulation.tuning import (
     EARNS,
     KNOBS,
@@ -70,6 +70,16 @@ def test_what_helps_in_other_seeds_too_is_kept_and_the_best_policy_wins():
     assert told[0].startswith("policy = paper")
     base = next(trial for trial in tuned.trials if trial.policy == "paper")
     assert (base.changed, base.gain, base.about) == ({}, 1.0, "as it comes")
+
+
+def test_what_stands_still_is_no_setting():
+    child = session("c", turn(400), model="c")
+    parent = session("p", turn(500), turn(520, shared=500, gap=5.0, children=[child]))
+    starts = tuple(Start(session=_renamed(parent, f"p{n}"), at=float(n)) for n in range(3))
+    first = replace(studies()[0], workload=Workload(name="t", starts=starts), machines=machines(1600))
+    tuned = Tuner([first, replace(first, seed=1)], timed=False).tune(["paper"])
+    assert {"paper_decay": 1.1} in [trial.changed for trial in tuned.trials]
+    assert {"paper_decay": 1} not in [trial.changed for trial in tuned.trials]
 
 
 def test_what_helps_in_one_replay_only_is_not_kept():

@@ -235,6 +235,7 @@ def _run(
     from rich.text import Text
 
     from thunder_server.cli import simulate_tables
+    from thunder_server.simulation.simulator import Standstill
 
     to_stdout = str(json_file) == "-"
     console = Console(stderr=to_stdout, highlight=False)
@@ -246,7 +247,12 @@ def _run(
     results = []
     for name, policy in contenders:
         with console.status(f"{name} …"):
-            results.append(study.run(name, policy, shadow=name.endswith(f":{SHADOW}")))
+            try:
+                results.append(study.run(name, policy, shadow=name.endswith(f":{SHADOW}")))
+            except Standstill as never:
+                typer.echo(f"thunder simulate: {name} is left out: {never}", err=True)
+    if not results:
+        return 1
     console.print(simulate_tables.figures(results))
     console.print(simulate_tables.costs(results))
     failed = max(result.details["failed_calls"] for result in results)

@@ -91,6 +91,7 @@ def tune(
     from rich.console import Console
 
     from thunder_server.simulation.replay import Signals
+    from thunder_server.simulation.simulator import Standstill
     from thunder_server.simulation.tuning import Tuner
 
     complaints = Complaints("tune")
@@ -127,7 +128,10 @@ def tune(
         console.width = 200
     with console.status("replaying …") as status:
         tuner = Tuner(studies, timed=bool(traffic.calls), telling=lambda what: status.update(f"{what} …"))
-        tuned = tuner.tune(policies)
+        try:
+            tuned = tuner.tune(policies)
+        except Standstill as never:
+            complaints.fail(str(never))
     if not any(trial.row["steps_per_min"] for trial in tuned.trials):
         complaints.fail("no call fits into these engines; take larger ones (--kv-tokens, --engine)")
     for note in studies[0].workload.notes:

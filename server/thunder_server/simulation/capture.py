@@ -134,6 +134,8 @@ class _Reader:
             self._left[Left.EMPTY] += 1
         else:
             cached = record.tokens("cached_tokens") if "cached_tokens" in record else None
+            if (cached or 0) > prompt:
+                raise record.wrong("cached_tokens", f"is {cached}, more than the prompt holds")
             self._program(arrival.program).calls.append(
                 Call(
                     at=arrival.at,

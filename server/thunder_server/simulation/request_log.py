@@ -60,6 +60,7 @@ class Left(StrEnum):
     """What of a log cannot be replayed, and is left out."""
 
     FAILED = "call that failed"
+    TWICE = "call that is there twice"
     NOT_TEXT = "call that generates no text"
     EMPTY = "call without a prompt or an output"
 
@@ -88,7 +89,18 @@ class _Guesses:
 def read(records: Iterable[Record], left: Counter[str]) -> Traffic:
     """Traffic of the lines of one or more logs; their order does not matter."""
     guesses = _Guesses()
-    logged = [line for record in records if (line := _line(record, left, guesses)) is not None]
+    logged = []
+    answers: set[tuple[str | None, float, int]] = set()
+    for record in records:
+        line = _line(record, left, guesses)
+        if line is None:
+            continue
+        answer = (line.response_id, line.call.at, line.prompt.whole)
+        if line.response_id is not None and answer in answers:
+            left[Left.TWICE] += 1
+            continue
+        answers.add(answer)
+        logged.append(line)
     logged.sort(key=lambda line: line.call.at)
     programs = _by_program(logged, guesses)
     families = _families(programs)
@@ -141,6 +153,8 @@ def _line(record: Record, left: Counter[str], guesses: _Guesses) -> _Logged | No
             written.chain.chars // CHARS_PER_TOKEN if written else 0,
             None,
         )
+    if (tokens.cached or 0) > tokens.prompt:
+        raise record.wrong("cached_tokens", f"is {tokens.cached}, more than the prompt holds")
     if not tokens.prompt or not tokens.output:
         left[Left.EMPTY] += 1
         return None

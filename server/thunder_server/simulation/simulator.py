@@ -39,6 +39,12 @@ from thunder_server.simulation.workload import Session, Turn
 CHARS_PER_TOKEN = 4
 PATIENCE_S = 1e9
 """Nobody gives up waiting: it is fixed work, and how long calls wait is among what is measured."""
+STILL_S = 20_000.0
+"""When the scheduler has had nothing but the time to go by for this long, nothing will ever happen."""
+
+
+class Standstill(RuntimeError):
+    """A policy waits for programs that wait for it; says since when, and for how many calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +122,8 @@ class Simulator:
         self._held_back = False  # a call waits in the scheduler
         self._queueing: set[str] = set()  # engines in which requests wait
         self._wake: float | None = None
+        self._wakes = 0  # entries of the timeline that only wake the scheduler
+        self._moved = 0.0  # when something happened for the last time, other than that time went by
         self._left = len(starts)
         self._replicas: dict[str, Replica] = {}
         for number in range(machines.replicas):
@@ -125,7 +133,7 @@ class Simulator:
             self._enter(start)
 
     def run(self) -> Outcome:
-        """Until the last program has ended."""
+        """Until the last program has ended. Raises `Standstill` where that would be never."""
         self.timeline.run(lambda: not self._left)
         outcome, counters = self.outcome, self._scheduler.counters
         outcome.makespan_s = self.timeline.now
@@ -144,6 +152,8 @@ class Simulator:
     def post(self, event: Event) -> None:
         """Tell the scheduler, and do as it says."""
         scheduler = self._scheduler
+        if not isinstance(event, Tick):
+            self._moved = event.at
         for decision in scheduler.handle(event):
             self._perform(decision)
         if self._check:
@@ -154,12 +164,20 @@ class Simulator:
         due = scheduler.next_deadline()
         if due is not None and (self._wake is None or due < self._wake):
             self._wake = due
+            self._wakes += 1
             self.timeline.at(due, self._woken)
 
     def _woken(self) -> None:
-        if self._wake is not None and self.timeline.now >= self._wake:
+        now = self.timeline.now
+        self._wakes -= 1
+        if self._wake is not None and now >= self._wake:
+            if len(self.timeline) == self._wakes and now - self._moved > STILL_S:
+                raise Standstill(
+                    f"it stands still from {self._moved:,.0f} s on: {len(self._calls)} calls wait for room, "
+                    "and whoever has it waits for them"
+                )
             self._wake = None
-            self.post(Tick(at=self.timeline.now))
+            self.post(Tick(at=now))
 
     def _perform(self, decision: Decision) -> None:
         match decision:

@@ -21,6 +21,10 @@ class Timeline:
         self._entries: list[tuple[float, int, Callable[[], None]]] = []
         self._serial = 0
 
+    def __len__(self) -> int:
+        """How many things are yet to happen."""
+        return len(self._entries)
+
     def at(self, when: float, what: Callable[[], None]) -> None:
         """Enter something; what lies in the past happens now."""
         self._serial += 1

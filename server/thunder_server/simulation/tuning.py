@@ -8,6 +8,7 @@ tuned on *and* in others that are not. What cannot pass that is a property of on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -21,6 +22,7 @@ from thunder_server.core import (
     make_policy,
 )
 from thunder_server.simulation.replay import Signals
+from thunder_server.simulation.simulator import Standstill
 from thunder_server.simulation.study import Result, Study
 
 EARNS = 1.01
@@ -155,13 +157,16 @@ class Tuner:
             candidate = {**setup, **changed}
             if candidate == setup or not _makes_sense(candidate):
                 continue
-            tried.append(self._try(setup, candidate, changed=changed, about=knob.about))
+            with suppress(Standstill):  # which says enough about a setting
+                tried.append(self._try(setup, candidate, changed=changed, about=knob.about))
         best = max(tried, key=lambda trial: trial.gain, default=None)
         for trial in tried:
             if trial is not best or trial.gain < EARNS:
                 yield trial
                 continue
-            checked = self._gain(setup, trial.setup, range(1, len(self._studies)))
+            checked = 0.0
+            with suppress(Standstill):
+                checked = self._gain(setup, trial.setup, range(1, len(self._studies)))
             yield replace(trial, checked=checked, kept=checked >= EARNS)
 
     def _try(self, before: Setup, candidate: Setup, *, changed: dict[str, Any], about: str) -> Trial:

@@ -149,3 +149,11 @@ def test_the_router_can_be_left_out_and_helped():
         tokens = details["prefix_tokens"]
         assert tokens["cached"] > 0
         assert tokens["mispredicted"] <= 0.05 * tokens["cached"]
+
+
+def test_a_policy_that_stands_still_is_left_out_and_the_others_are_not():
+    words = ("--workload", "orchestration", "--programs", "16", "--replicas", "1", "--kv-tokens", "200000")
+    result = thunder("simulate", *words, "--policy", "paper:1,passthrough", "--json")
+    assert "paper:1 is left out: it stands still from" in result.stderr
+    assert [row["policy"] for row in rows(result)] == ["passthrough"]
+    assert thunder("simulate", *words, "--policy", "paper:1").exit_code == 1
