@@ -87,7 +87,7 @@ def residency_s(row: Row) -> float | None:
         return None
     useful: float = cost["decode"] + cost["prefill"] + cost["caching"]
     capacity: int = row["kv_tokens"] * row["replicas"]
-    return useful / capacity
+    return useful / capacity if useful else None  # nothing: it is not known which engine answered
 
 
 def spread(values: Iterable[float | None], form: str) -> str:
