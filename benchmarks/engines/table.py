@@ -48,7 +48,7 @@ def markdown(rows: Sequence[Row], details: Sequence[Row]) -> str:
                     f"{mean(row['makespan_s'] for row in mine):.0f}",
                     spread(ratios, "{:.2f}"),
                     spread([row["hit_rate"] for row in mine], "{:.1%}"),
-                    spread(computed, "{:,.0f}"),
+                    f"{mean(computed) / 1000:.0f}k" if None not in computed else "",
                     spread(calls, "{:.1f}"),
                     " ".join(str(row["pauses"]) for row in mine),
                     " ".join(str(row["moves"]) for row in mine),
