@@ -150,9 +150,7 @@ class TestTables:
         lines = table.markdown(ROWS, DETAILS).splitlines()
         assert len(lines) == 4
         assert "| 10 20 | 15 | 1.00 (1.00 to 1.00) |" in lines[2]
-        assert (
-            "| 5 8 | 6 | 2.25 (2.00 to 2.50) | 50.0% (50.0% to 50.0%) | 1k |" in lines[3]
-        )
+        assert "| 5 8 | 6 | 2.25 (2.00 to 2.50) | 50.0% (50.0% to 50.0%) | 1k |" in lines[3]
         assert lines[3].endswith("| 4 (4 to 4) |")
 
     def test_forecasts_are_those_of_servers(self) -> None:
