@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -11,6 +12,12 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.docker_engine import Engine
+
+
+def pytest_configure() -> None:
+    # A shell that runs us in the background has us ignore interrupts, and so would every process we start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

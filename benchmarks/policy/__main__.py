@@ -2,7 +2,7 @@
 
     python -m benchmarks.policy [--json FILE] [--seeds 0,1,2] [--processes 2]
 
-Exit code 0 if every target holds, 1 if one does not.
+Exit code 0 if ``phase``, or ``phase`` with ``--keep-warm``, reaches every target, else 1.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rich.console import Console
 
 from benchmarks.policy.best_cap import best_cap
 from benchmarks.policy.tables import costs, figures, judgement
-from benchmarks.policy.targets import CAP, ORACLE, PAPER, PHASE, verdicts
+from benchmarks.policy.targets import CAP, ORACLE, PAPER, PHASE, WARM, verdicts
 from benchmarks.policy.work import LOADS, SEEDS, Job, Row, run_all
-from thunder_server.core import PaperSettings, Policy, make_policy
+from thunder_server.core import PaperSettings, PhaseSettings, Policy, make_policy
 from thunder_server.simulation.oracle import Oracle
 from thunder_server.simulation.replay import Signals
 
@@ -34,6 +34,7 @@ def contenders() -> dict[str, tuple[Policy, Signals]]:
         "paper, decay 1": (make_policy("paper", PaperSettings(decay=1.0)), Signals.EXPLICIT),
         PHASE: (make_policy("phase"), Signals.EXPLICIT),
         INFERRED: (make_policy("phase"), Signals.INFERRED),
+        WARM: (make_policy("phase", PhaseSettings(keep_warm=True)), Signals.EXPLICIT),
         ORACLE: (Oracle(), Signals.EXPLICIT),
     }
 
@@ -49,7 +50,7 @@ def main() -> int:
     if not console.is_terminal:
         console.width = 150
     everything: list[Row] = []
-    all_hold = True
+    reaching = {PHASE, WARM}
     for load in LOADS:
         jobs = [
             Job(load, seed, name, policy, signals)
@@ -60,14 +61,17 @@ def main() -> int:
         for job, row in zip(jobs, run_all(jobs, arguments.processes), strict=True):
             rows[job.name].append(row)
         rows[CAP] = best_cap(load, seeds, arguments.processes)
-        judged = list(verdicts(load.working_set, rows))
         console.print(_heading(rows))
-        console.print(figures(rows), costs(rows), judgement(judged))
+        console.print(figures(rows), costs(rows))
+        for policy in (PHASE, WARM):
+            judged = list(verdicts(load.working_set, rows, policy))
+            console.print(judgement(policy, judged))
+            if not all(verdict.holds for verdict in judged):
+                reaching.discard(policy)
         everything.extend(row for policy in rows.values() for row in policy)
-        all_hold &= all(verdict.holds for verdict in judged)
     if arguments.json:
         arguments.json.write_text(json.dumps({"rows": everything}, indent=1) + "\n", encoding="utf-8")
-    return 0 if all_hold else 1
+    return 0 if reaching else 1
 
 
 def _heading(rows: dict[str, list[Row]]) -> str:

@@ -25,7 +25,7 @@ from benchmarks.policy.work import LOADS, Row
 from thunder_server.core import Policy
 from thunder_server.core.backend import Backend
 from thunder_server.core.fleet import Fleet
-from thunder_server.core.policies import PhasePolicy
+from thunder_server.core.policies import PhasePolicy, PhaseSettings
 from thunder_server.core.policies import phase as rules
 from thunder_server.core.program import Program
 from thunder_server.simulation.replay import Signals
@@ -47,6 +47,11 @@ class EndlessPatience(PhasePolicy):
         idle = list(rules.longest_idle(backend))
         backend.residue.pass_by(backend.idle_since(idle[0]) if idle else inf)
         return backend.limit - backend.used(at) - backend.residue.tokens >= program.need
+
+
+class KeepingWarm(PhasePolicy):
+    def __init__(self) -> None:
+        super().__init__(PhaseSettings(keep_warm=True))
 
 
 class NoRoomForGrowth(PhasePolicy):
@@ -94,6 +99,7 @@ RULES: Mapping[str, type[PhasePolicy]] = {
     "all rules": PhasePolicy,
     "no patience with the cache": NoPatience,
     "endless patience with it": EndlessPatience,
+    "keeping warm instead of it": KeepingWarm,
     "no room kept for growth": NoRoomForGrowth,
     "no lending of acting programs' room": NoLending,
     "no time slices": NoSlices,

@@ -58,8 +58,8 @@ def costs(rows: Rows) -> Table:
     return table
 
 
-def judgement(verdicts: Sequence[Verdict]) -> Table:
-    table = _table("phase is to be …", "", "measured", "")
+def judgement(policy: str, verdicts: Sequence[Verdict]) -> Table:
+    table = _table(f"{policy}: is to be …", "", "measured", "")
     for verdict in verdicts:
         table.add_row(verdict.target, verdict.measured, "yes" if verdict.holds else "NO")
     return table

@@ -11,7 +11,7 @@ from benchmarks.policy.work import Row
 Rows = Mapping[str, Sequence[Row]]
 """By policy: a row a seed, in the order of the seeds."""
 
-PHASE, ORACLE, PAPER, CAP = "phase", "oracle", "paper", "cap (best)"
+PHASE, WARM, ORACLE, PAPER, CAP = "phase", "phase, keeping warm", "oracle", "paper", "cap (best)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,20 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
-def verdicts(working_set: float, rows: Rows) -> Iterator[Verdict]:
-    """Every target of one working set. Ratios are means over the seeds, waits hold on each of them."""
+def verdicts(working_set: float, rows: Rows, policy: str = PHASE) -> Iterator[Verdict]:
+    """Every target of one working set, and whether this policy reaches it. Ratios are means over the seeds,
+    waits hold on each of them."""
     for other, least in AT_LEAST[working_set].items():
-        values = ratios(rows, PHASE, other)
+        values = ratios(rows, policy, other)
         yield Verdict(f"at least {least:.2f}× {other}", spread(values), mean(values) >= least)
     if ORACLE in rows:
-        values = ratios(rows, PHASE, ORACLE)
+        values = ratios(rows, policy, ORACLE)
         yield Verdict("within 10 % of the oracle", spread(values), mean(values) >= OF_ORACLE)
     if working_set < 1:
-        pauses = [row["pauses"] for row in rows[PHASE]]
+        pauses = [row["pauses"] for row in rows[policy]]
         yield Verdict("no pauses at all", " ".join(map(str, pauses)), not any(pauses))
         return
-    waits = [(mine["wait_s"]["p99"], other["wait_s"]["p99"]) for mine, other in _pairs(rows)]
+    waits = [(mine["wait_s"]["p99"], other["wait_s"]["p99"]) for mine, other in _pairs(rows, policy)]
     yield Verdict(
         "p99 wait no longer than paper's, on every seed",
         ", ".join(f"{mine:.0f} / {other:.0f} s" for mine, other in waits),
@@ -63,7 +64,7 @@ def verdicts(working_set: float, rows: Rows) -> Iterator[Verdict]:
     )
     slowest = [
         (mine["details"]["slowdown"]["max"], other["details"]["slowdown"]["max"])
-        for mine, other in _pairs(rows)
+        for mine, other in _pairs(rows, policy)
     ]
     yield Verdict(
         "nobody starves: slowest program no slower than paper's, on every seed",
@@ -72,5 +73,5 @@ def verdicts(working_set: float, rows: Rows) -> Iterator[Verdict]:
     )
 
 
-def _pairs(rows: Rows) -> list[tuple[Row, Row]]:
-    return list(zip(rows[PHASE], rows[PAPER], strict=True))
+def _pairs(rows: Rows, policy: str) -> list[tuple[Row, Row]]:
+    return list(zip(rows[policy], rows[PAPER], strict=True))

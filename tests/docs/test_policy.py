@@ -28,7 +28,6 @@ def test_the_figures_of_the_rules_are_the_policys() -> None:
         f"up to {phase.OVERTAKING} that do not fit",
         f"not for longer than {phase.PATIENCE_S:.0f} s",
         f"for {phase.HEAD_START_S:.0f} s longer",
-        f"more than {phase.LENDING} T*",
         f"latest {durations.SAMPLES}",
         f"{1 - durations.RARE:.0%} of them".replace("%", " %"),
         f"after {phase.SLICE:.0f} T* a program's place",

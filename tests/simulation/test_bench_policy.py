@@ -59,7 +59,7 @@ def test_pauses_and_longer_waits_are_seen():
 def test_tables_can_be_made():
     rows = everybody()
     assert figures(rows).row_count == costs(rows).row_count == len(rows)
-    assert judgement(list(verdicts(1.5, rows))).row_count == 6
+    assert judgement(PHASE, list(verdicts(1.5, rows))).row_count == 6
 
 
 @pytest.mark.slow

@@ -95,8 +95,12 @@ def test_what_helps_in_one_replay_only_is_not_kept():
 def test_the_lease_matters_where_nobody_says_that_a_program_has_ended():
     explicit = Tuner(studies(), timed=True).tune(["phase"])
     inferred = Tuner(studies(Signals.INFERRED), timed=True).tune(["phase"])
-    assert {key for trial in explicit.trials for key in trial.changed} == {"router_weights"}
-    assert {key for trial in inferred.trials for key in trial.changed} == {"router_weights", "auto_lease"}
+    assert {key for trial in explicit.trials for key in trial.changed} == {"router_weights", "keep_warm"}
+    assert {key for trial in inferred.trials for key in trial.changed} == {
+        "router_weights",
+        "keep_warm",
+        "auto_lease",
+    }
     assert config_of({"policy": "phase", "auto_lease": 30}).auto_lease_s == 30
     assert config_of({"policy": "phase", "router_weights": (0.8, 0.1, 0.1)}).router.match == 0.8
 

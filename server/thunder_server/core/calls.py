@@ -273,7 +273,12 @@ class Calls:
         if cached is None:
             return
         seconds = now - call.arrived_at - call.waited_s
-        backend.turnover.learn(seconds=seconds, computed=prompt - cached, completion=completion)
+        backend.turnover.learn(
+            seconds=seconds,
+            computed=prompt - cached,
+            completion=completion,
+            reasoning=min(1.0, backend.reasoning_tokens / backend.limit),
+        )
         alone_s = backend.turnover.alone_s(computed=prompt - cached, completion=completion)
         backend.pace.learn(seconds=seconds, alone_s=alone_s, at=now)
 

@@ -250,6 +250,7 @@ class Lifecycle:
         if block is not None:
             program.tool_finished_at = self._w.now
             block.usual.learn(self._w.now - block.started_at)
+            self._w.freed |= program.state is State.QUEUED  # there may be room for it already
 
     # --- closing
 

@@ -146,7 +146,7 @@ class Size:
     tokens_per_char: float | None = None
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, weakref_slot=True, eq=False, kw_only=True)
 class Program:
     """One generation of a program id."""
 

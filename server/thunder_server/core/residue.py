@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from math import inf
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from thunder_server.core.program import Program
 
@@ -32,6 +33,7 @@ class Residue:
         self._remnants: list[Remnant] = []
         self._of: dict[Program, Remnant] = {}
         self._serial = 0
+        self._waiting: WeakKeyDictionary[Program, float] = WeakKeyDictionary()  # since when
 
     def of(self, program: Program) -> float:
         """Tokens that a program has left here; where it comes back to, they are its own again."""
@@ -47,6 +49,14 @@ class Residue:
             tokens -= remnant.tokens
         return tokens
 
+    def waited_s(self, program: Program, at: float) -> float:
+        """For how long a program has waited rather than displace what others are to find again."""
+        since = self._waiting.get(program, at)
+        if since < program.placed_at:
+            since = at  # that was before it found a place elsewhere
+        self._waiting[program] = since
+        return at - since
+
     def leave(self, program: Program, tokens: float, since: float, limit: float) -> None:
         """A program has left; its context was used last at ``since``. An engine of ``limit`` tokens holds no
         more than these."""
@@ -61,6 +71,7 @@ class Residue:
 
     def take(self, program: Program) -> None:
         """The program is back: what it left is its own again."""
+        self._waiting.pop(program, None)
         remnant = self._of.pop(program, None)
         if remnant is not None:
             del self._remnants[bisect_left(self._remnants, remnant)]

@@ -30,7 +30,7 @@ class Oracle(PhasePolicy):
 
     name: ClassVar[str] = "oracle"
 
-    def __init__(self, settings: PhaseSettings | None = None, horizon: float = 0.25) -> None:
+    def __init__(self, settings: PhaseSettings | None = None, horizon: float = 1.0) -> None:
         super().__init__(settings)
         self._horizon = horizon
         self._foreseen: dict[str, Foreseen] = {}

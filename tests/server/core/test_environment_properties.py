@@ -7,7 +7,6 @@ that was made is reclaimed.
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -15,6 +14,7 @@ from tests.server.core.test_scheduler_properties import (
     PROGRAMS,
     Lives,
     machine,
+    many,
 )
 from thunder_server.core import CapSettings, SchedulerConfig
 from thunder_server.core.decisions import (
@@ -149,6 +149,5 @@ def two_a_backend():
 
 TestSandboxesCap = machine("SandboxCap", two_a_backend, base=Sandboxes)
 TestSandboxesPhase = machine("SandboxPhase", phase, base=Sandboxes)
-many = pytest.mark.slow
 TestManySandboxesCap = many(machine("ManySandboxCap", two_a_backend, examples=200, base=Sandboxes))
 TestManySandboxesPhase = many(machine("ManySandboxPhase", phase, examples=200, base=Sandboxes))

@@ -8,7 +8,6 @@ from tests.server.core.harness import Harness, dispatched, of_type
 from thunder_server.core import PhaseSettings, make_policy
 from thunder_server.core.decisions import Pause, Touch
 from thunder_server.core.events import Outcome
-from thunder_server.core.policies.phase import LENDING_WARM
 from thunder_server.core.prefix import Chain
 
 
@@ -70,11 +69,24 @@ def test_nothing_is_gained_where_nothing_has_been_left_since():
 
 def test_a_program_whose_context_is_not_there_is_not_used():
     h = warm()
-    h.put("opened")  # and acts, without ever having called
-    h.acting("opened", expected_s=100.0)
-    idle(h, "old", "gone", tokens=450)
-    h.close("gone", Outcome.SUCCESS)
+    h.turn("back", 400)
+    h.acting("back", expected_s=1e4)
+    h.turn("gone", 700)  # for whom the other one made room
+    assert h.status("back") == ["paused"]
+    h.acted("back")
+    h.after(1.0).close("gone", Outcome.SUCCESS)  # it has its place before its call comes
+    assert (h.on("back"), h.scheduler.programs["back"].resident) == ("a", 0)
     assert h.running(h.call("new", 500)) == "a"
+    assert touched(h.decisions) == []
+
+
+def test_one_of_whose_prompt_nothing_is_known_is_used_all_the_same():
+    h = warm()
+    h.finish(h.call("old", 450), None, None)  # the engine told no usage
+    h.acting("old", expected_s=10.0)
+    idle(h, "gone", tokens=450)
+    h.close("gone", Outcome.SUCCESS)
+    h.call("new", 500)
     assert touched(h.decisions) == ["old"]
 
 
@@ -91,9 +103,9 @@ def test_room_is_lent_out_for_longer_absences_only():
     h = warm()
     h.scheduler.backends["a"].turnover.learn(seconds=10.0, computed=1000, completion=0)
     h.turn("short", 400)
-    h.acting("short", expected_s=10.0 * LENDING_WARM - 0.5)
+    h.acting("short", expected_s=9.5)
     h.turn("long", 400)
-    h.acting("long", expected_s=10.0 * LENDING_WARM + 0.5)
+    h.acting("long", expected_s=10.5)
     h.call("new", 500)
     assert [pause.program_id for pause in of_type(h.decisions, Pause) if pause.backend_id] == ["long"]
 

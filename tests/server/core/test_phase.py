@@ -7,7 +7,7 @@ import pytest
 from tests.server.core.harness import Harness, dispatched, of_type
 from thunder_server.core.decisions import Marked, Pause, Restore
 from thunder_server.core.events import BackendReported, CallConnectFailed, Outcome
-from thunder_server.core.policies.phase import GROWTH, LENDING, OVERTAKING, PATIENCE_S, SLICE
+from thunder_server.core.policies.phase import OVERTAKING, PATIENCE_S, SLICE
 from thunder_server.core.turnover import UNMEASURED_S
 
 
@@ -20,7 +20,7 @@ def phase(capacity: int = 1000, *others: int) -> Harness:
 
 def measured(h: Harness, backend: str = "a", lent_after_s: float = 10.0) -> None:
     """As if calls had told how fast an engine of 1000 tokens is."""
-    h.scheduler.backends[backend].turnover.learn(seconds=lent_after_s / LENDING, computed=1000, completion=0)
+    h.scheduler.backends[backend].turnover.learn(seconds=lent_after_s, computed=1000, completion=0)
 
 
 def paused(decisions) -> list[str]:
@@ -89,6 +89,17 @@ def test_a_finished_tool_gets_its_program_a_place_before_the_call():
     assert h.running(h.call("p", 610)) == "a"
 
 
+def test_if_there_is_room_by_then_it_has_its_place_the_moment_its_tool_has_finished():
+    h = phase()
+    h.turn("p", 600)
+    h.acting("p", expected_s=1000.0)
+    h.turn("q", 600)
+    assert h.status("p") == ["paused"]
+    h.close("q", Outcome.SUCCESS)
+    said = h.acted("p")
+    assert [decision.program_id for decision in of_type(said, Restore)] == ["p"]
+
+
 def test_smaller_ones_overtake_but_only_for_a_while():
     h = phase()
     measured(h, lent_after_s=1000.0)  # nobody is away for long enough
@@ -135,7 +146,7 @@ def test_room_for_growth_is_kept_but_not_on_an_empty_backend():
     measured(h, lent_after_s=1000.0)
     h.turn("p", 300)
     h.turn("p", 500)
-    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(500 - GROWTH * 200)
+    assert h.scheduler.why("p", h.now).free_tokens == pytest.approx(500 - 200)
     waits = h.call("q", 470)
     assert h.running(waits) is None
     assert dispatched(h.close("p", Outcome.SUCCESS)) == [waits]
@@ -287,6 +298,24 @@ def test_waits_are_bounded_by_time_slices():
     assert f"time slice of {slice_s:.0f} s is over" in h.view("q")["reason"]
 
 
+def test_who_needs_nearly_all_of_it_gets_it_although_the_others_never_rest_at_once():
+    h = phase()
+    measured(h)
+    running = [h.call(f"p{n}", 300) for n in range(3)]
+    waits = h.call("large", 900)
+    for turn in range(100):
+        if h.running(waits):
+            break
+        resting = turn % 3  # while its tool runs, the others call
+        h.after(5.0).finish(running[resting], 300)
+        h.acting(f"p{resting}", call_id=str(turn), expected_s=2.0)
+        h.run_to(h.now + 2.0)
+        h.acted(f"p{resting}", call_id=str(turn))
+        running[resting] = h.call(f"p{resting}", 300)
+    assert PATIENCE_S < h.now < PATIENCE_S + 30
+    assert h.status("p0", "p1", "p2") == ["paused"] * 3
+
+
 def test_a_tool_that_nobody_set_a_time_for_takes_what_it_usually_takes():
     h = phase()
     measured(h)
@@ -315,7 +344,7 @@ def test_silence_longer_than_nearly_all_others_were_silent_means_gone():
 def test_who_was_paused_before_has_a_longer_slice():
     h = phase()
     measured(h)
-    slice_s = SLICE * 10.0 / LENDING
+    slice_s = SLICE * 10.0
     h.turn("p", 600)
     h.scheduler.program("p").pauses = 1
     waits = h.call("q", 600)
@@ -332,7 +361,7 @@ def test_who_was_paused_before_has_a_longer_slice():
 
 
 def test_programs_whose_calls_are_overdue_do_not_take_turns():
-    """Their tools have finished and no call comes: each would be worth pausing for the other."""
+    """Their tools have finished and no call comes: each would be worth pausing for the other, for ever."""
     h = phase()
     measured(h)
     for program in ("p", "q"):
@@ -342,7 +371,8 @@ def test_programs_whose_calls_are_overdue_do_not_take_turns():
     h.acted("p")
     h.acted("q")
     h.run_to(200.0)
-    assert len(of_type(h.decisions, Pause)) == 1
+    # q made room for p while its own tool still ran.
+    assert paused(h.decisions) == ["p", "q"]
     assert h.running(h.call("p", 600)) == "a"
     assert h.status("p", "q") == ["active", "paused"]
     h.run_to(400.0)
@@ -424,7 +454,7 @@ def test_several_idle_programs_are_waited_for_as_far_as_they_are_displaced():
     for n, program in enumerate("uvw"):
         h.now = n / 10
         h.turn(program, 100)
-        h.acting(program, expected_s=9.0 if program == "v" else 1.0)
+        h.acting(program, expected_s=6.0 if program == "v" else 1.0)
     h.turn("gone", 600)
     h.close("gone", Outcome.SUCCESS)
     # 250 of 350 would displace u, v and half of w; it takes v for as long as it is worth to wait.

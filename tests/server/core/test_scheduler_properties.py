@@ -346,8 +346,12 @@ TestPhase = machine("PhaseLives", CheckedPhase, examples=25)
 TestPhaseKeepingWarm = machine("WarmLives", warm, examples=25)
 TestPaperWithoutDecay = machine("PaperUndecayedLives", paper(decay=1), examples=25)
 
-# The same for longer: not for every run.
-many = pytest.mark.slow
+
+def many(case):
+    """The same for longer: not for every run, and not within the time of other tests."""
+    return pytest.mark.slow(pytest.mark.timeout(900)(case))
+
+
 TestManyCap = many(machine("ManyCapLives", lambda: make_policy("cap", CapSettings(programs=2)), examples=300))
 TestManyPhase = many(machine("ManyPhaseLives", CheckedPhase, examples=300))
 TestManyPhaseKeepingWarm = many(machine("ManyWarmLives", warm, examples=300))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.server.core.harness import Harness
 from thunder_server.core.events import CallEnd
-from thunder_server.core.turnover import UNMEASURED_S, Turnover
+from thunder_server.core.turnover import MOST_CROWDED, UNMEASURED_S, Turnover
 
 PREFILL, DECODE = 1e-4, 0.02
 
@@ -22,7 +22,7 @@ def test_prefilling_is_found_among_decoding_batches_and_queues():
         seconds = computed * PREFILL * crowd + completion * DECODE * crowd + rng.expovariate(1.0)
         turnover.learn(seconds=seconds, computed=computed, completion=completion)
     assert turnover.decode_s == pytest.approx(DECODE, rel=0.2)
-    assert turnover.break_even_s(100_000) == pytest.approx(100_000 * PREFILL, rel=0.6)
+    assert turnover.prefill_s == pytest.approx(PREFILL, rel=0.6)
 
 
 def test_a_slower_engine_is_noticed():
@@ -40,6 +40,15 @@ def test_until_something_was_measured_a_usual_engine_is_assumed():
     assert turnover.break_even_s(1e6) == UNMEASURED_S
     turnover.learn(seconds=1.0, computed=1000, completion=1)
     assert turnover.break_even_s(float("inf")) == UNMEASURED_S
+
+
+def test_prefilling_takes_no_longer_than_any_whole_call():
+    turnover = Turnover()
+    turnover.learn(seconds=0.0, computed=5, completion=5)
+    turnover.learn(seconds=2.0, computed=10_000, completion=100)  # mostly decoding, it seems
+    assert turnover.break_even_s(1000) == pytest.approx(0.2)
+    turnover.learn(seconds=4.0, computed=10, completion=100)  # in a crowd: 0.2 s a token, as it were
+    assert turnover.break_even_s(1000) == pytest.approx(0.2, rel=0.01)
 
 
 def test_growth_is_that_of_the_last_break_even_time():
@@ -74,3 +83,18 @@ def test_answers_that_say_less_teach_less(what):
     call = h.call("p", 100)
     h.after(10.0).finish(call, **{"prompt": 100, "completion": 0, "cached": 0} | what)
     assert h.scheduler.backends["a"].turnover.prefill_s == float("inf")
+
+
+def test_it_pays_to_hold_for_longer_where_more_reason_and_they_slow_each_other_down():
+    """Recomputing holds up those who reason; and room is worth less the less of a step they share."""
+    turnover = Turnover()
+    turnover.learn(seconds=10.0, computed=1000, completion=0)
+    turnover.learn(seconds=1.0, computed=0, completion=100)
+    assert turnover.break_even_s(1000) == pytest.approx(10.0, rel=0.01)
+    for _ in range(400):
+        turnover.learn(seconds=4.0, computed=0, completion=100, reasoning=0.25)
+    assert turnover.break_even_s(1000) == pytest.approx(10.0 * 0.25 * 4.0, rel=0.1)
+    for _ in range(400):
+        turnover.learn(seconds=100.0, computed=0, completion=100, reasoning=0.5)  # in the engine's queue
+    prefill_s = 1000 * turnover.prefill_s  # which has risen slowly, as nothing was prefilled
+    assert turnover.break_even_s(1000) == pytest.approx(prefill_s * 0.5 * MOST_CROWDED, rel=0.1)

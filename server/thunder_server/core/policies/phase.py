@@ -48,19 +48,13 @@ OVERTAKING = 8
 """How many that do not fit are looked at before those behind them, of whatever priority, have to wait."""
 HEAD_START_S = 300.0
 """Who holds up others goes before those that have waited for longer by no more than this."""
-LENDING = 0.7
-"""Break-even times for which a program must be away before its room is lent out. Below one, because
-recomputing delays only those who reason at that moment, and not those who act."""
-LENDING_WARM = 1.4
-"""The same where others are kept warm: then the engine drops what is lent out, first of all."""
-GROWTH = 0.25
-"""For this share of the break-even time room is kept for growing on. Who comes in only to be pushed out again
-costs more than it brings; by then others will have ended."""
 LARGEST_RESERVE = 0.5
-"""That keeps at most this share of a replica free."""
+"""Share of a replica that is kept free at most for what contexts grow by."""
 SLICE = 5.0
 """Break-even times after which a program's place is up to one that has waited as long; so many more for each
 time that it was paused before."""
+LARGE = 0.25
+"""Who needs more than this share of a replica cannot count on so many others being idle at one moment."""
 LOOKS = 64
 """How many of a replica's longest idle programs are looked at for room."""
 
@@ -84,7 +78,6 @@ class PhasePolicy(MemoryBound):
 
     def __init__(self, settings: PhaseSettings | None = None) -> None:
         self._keep_warm = settings is not None and settings.keep_warm
-        self._lending = LENDING_WARM if self._keep_warm else LENDING
 
     # --- admission
 
@@ -113,8 +106,8 @@ class PhasePolicy(MemoryBound):
                 place = self._fit(fleet, program, at)
                 if place is None:
                     backend, victims = self._reclaim(fleet, program, at)
+                    yield from victims
                     if backend is not None:
-                        yield from victims
                         place = Place(program, backend, f"there is room for {program.need} tokens now")
                 if place is not None:
                     if self._keep_warm:
@@ -157,8 +150,9 @@ class PhasePolicy(MemoryBound):
         return backend.limit - self._reserve(backend, at) - backend.used(at)
 
     def _reserve(self, backend: Backend, at: float) -> float:
-        growth = GROWTH * backend.turnover.growth(backend.limit, at)
-        return min(growth, LARGEST_RESERVE * backend.limit)
+        """What contexts grow by in a break-even time: later others will have ended. Who comes in only to be
+        pushed out again costs more than it brings."""
+        return min(backend.turnover.growth(backend.limit, at), LARGEST_RESERVE * backend.limit)
 
     def room(self, fleet: Fleet, program: Program, at: float) -> float | None:
         return max((self._room(backend, at) for backend in fleet.open_to(program)), default=0.0)
@@ -166,8 +160,12 @@ class PhasePolicy(MemoryBound):
     # --- reclaim
 
     def _reclaim(self, fleet: Fleet, program: Program, at: float) -> tuple[Backend | None, list[Evict]]:
-        """The backend on which the least would have to go, and who."""
+        """The backend on which the least would have to go, and who.
+
+        Where the least is missing for a large one that is not overtaken any more, they go one by one.
+        """
         best: tuple[float, Backend | None, list[Evict]] = (inf, None, [])
+        nearest: tuple[float, list[Evict]] = (inf, [])
         for backend in fleet.open_to(program):
             if not program.waiting and self._is_away_for_long(backend, program, at):
                 continue  # its tool has finished, but the call does not come: it would have to go again
@@ -187,6 +185,10 @@ class PhasePolicy(MemoryBound):
                 and self._worth_displacing(fleet, backend, program, [evict.program for evict in victims], at)
             ):
                 best = tokens, backend, victims
+            elif program.need > LARGE * backend.limit:
+                nearest = min(nearest, (lacking - tokens, victims), key=lambda found: found[0])
+        if best[1] is None and self._waited(program, at) > PATIENCE_S:
+            return None, nearest[1]
         return best[1], best[2]
 
     def _gives_way(self, backend: Backend, idle: Program, program: Program, at: float) -> str | None:
@@ -205,7 +207,7 @@ class PhasePolicy(MemoryBound):
         return None
 
     def _is_away_for_long(self, backend: Backend, program: Program, at: float) -> bool:
-        return self._away_s(program, at) > self._lending * self._break_even_s(backend)
+        return self._away_s(program, at) > self._break_even_s(backend)
 
     def _away_s(self, program: Program, at: float) -> float:
         return away_s(program, at)
@@ -220,8 +222,9 @@ class PhasePolicy(MemoryBound):
     ) -> bool:
         """Whether the program should come in now although it displaces what idle programs are to find again.
 
-        What is displaced takes the engine, with all its memory, so many seconds to compute again; waiting
-        for those idle programs leaves the room unused for as long.
+        What is displaced takes the engine so many seconds to compute again; waiting for those idle programs
+        leaves the room unused for as long. Where one of them is always away, waiting for the next counts
+        together with the waiting before: nobody waits for more than what is displaced is worth.
         """
         if self._keep_warm:
             return True  # it will not displace any
@@ -246,6 +249,7 @@ class PhasePolicy(MemoryBound):
             left -= backend.weight_of(one, at)
             if left <= 0:
                 break
+        wait_s += residue.waited_s(program, at)
         return wait_s * need > self._break_even_s(backend) * displaced
 
     # --- keeping warm
