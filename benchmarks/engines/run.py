@@ -74,11 +74,14 @@ async def perform(
             await fleet.while_alive(crew.work(sessions, at_a_time))
         forecast = await _forecast(session, face.server)
         after = await read_cache_counts(session, engines.urls)
-    run.cache = after.since(before) if before is not None and after is not None else None
-    return _result(run, target, seed, forecast)
+    cache = after.since(before) if before is not None and after is not None else None
+    if any(call.cached_tokens is None for call in run.of(Called)):
+        run.cache = cache  # else hits are those of the agents' calls, without what a scheduler asks besides
+    computed = None if cache is None else round(cache.queries - cache.hits)
+    return _result(run, target, seed, {"computed_tokens": computed, "forecast": forecast})
 
 
-def _result(run: Run, target: Target, seed: int, forecast: dict[str, int] | None) -> Result:
+def _result(run: Run, target: Target, seed: int, more: dict[str, Any]) -> Result:
     calls, failures = run.of(Called), run.of(Failed)
     signals = "explicit" if target.telling is Telling.EXPLICIT else "inferred"
     return Result(
@@ -91,8 +94,8 @@ def _result(run: Run, target: Target, seed: int, forecast: dict[str, int] | None
             "prompt_tokens": sum(call.prompt_tokens for call in calls),
             "failed": len(failures),
             "first_failure": failures[0].error if failures else None,
-            "forecast": forecast,
-        },
+        }
+        | more,
     )
 
 

@@ -14,6 +14,7 @@ _HEADINGS = (
     "mean",
     "as fast",
     "hit rate",
+    "computed",
     "call p99, s",
     "pauses",
     "moves",
@@ -24,6 +25,7 @@ _HEADINGS = (
 def markdown(rows: Sequence[Row], details: Sequence[Row]) -> str:
     """The table of a run.
 
+    ``hit rate`` is that of the agents' calls, ``computed`` all prompt tokens that the engines computed.
     ``as fast`` is the mean over seeds of the first target's makespan ÷ this one's, with the smallest and the
     largest. ``at best`` is the makespan that memory alone would have allowed: had nothing been recomputed and
     nothing lain unused, with contexts kept while tools ran.
@@ -35,6 +37,7 @@ def markdown(rows: Sequence[Row], details: Sequence[Row]) -> str:
         mine = [row for row in rows if row["policy"] == name]
         ratios = [base[row["seed"]] / max(row["makespan_s"], 1e-9) for row in mine if row["seed"] in base]
         calls = [detail["call_s"]["p99"] for detail in details if detail["policy"] == name]
+        computed = [detail["computed_tokens"] for detail in details if detail["policy"] == name]
         lines.append(
             "| "
             + " | ".join(
@@ -45,6 +48,7 @@ def markdown(rows: Sequence[Row], details: Sequence[Row]) -> str:
                     f"{mean(row['makespan_s'] for row in mine):.0f}",
                     spread(ratios, "{:.2f}"),
                     spread([row["hit_rate"] for row in mine], "{:.1%}"),
+                    f"{mean(computed) / 1000:.0f}k" if None not in computed else "",
                     spread(calls, "{:.1f}"),
                     " ".join(str(row["pauses"]) for row in mine),
                     " ".join(str(row["moves"]) for row in mine),
@@ -83,7 +87,7 @@ def residency_s(row: Row) -> float | None:
         return None
     useful: float = cost["decode"] + cost["prefill"] + cost["caching"]
     capacity: int = row["kv_tokens"] * row["replicas"]
-    return useful / capacity
+    return useful / capacity if useful else None  # nothing: it is not known which engine answered
 
 
 def spread(values: Iterable[float | None], form: str) -> str:

@@ -4,7 +4,8 @@
 ``direct``                  no scheduler: program *i* talks to engine *i* mod N
 ``direct:12``               the same, twelve programs at a time
 ``thunder:POLICY``          ``thunder serve``, told phases and durations by the SDK; POLICY as in ``thunder
-                            simulate``: ``phase``, ``paper``, ``paper:1``, ``cap:6``, ``passthrough``
+                            simulate``: ``phase``, ``phase:warm``, ``paper``, ``paper:1``, ``cap:6``,
+                            ``passthrough``
 ``thunder:POLICY/inferred`` the same, told nothing but calls that name their program
 ``thunder:POLICY/released`` the same, but told when a program has ended, as ThunderAgent's clients do
 ``vllm-router``             vLLM's router, ``consistent_hash`` on the session header
@@ -128,12 +129,12 @@ async def open_face(
 def policy_flags(policy: str) -> list[str]:
     """Flags of ``thunder serve`` for a policy as ``thunder simulate`` writes it.
 
-    >>> policy_flags("paper:1")
-    ['--policy', 'paper', '--paper-decay', '1']
+    >>> policy_flags("paper:1"), policy_flags("phase:warm")
+    (['--policy', 'paper', '--paper-decay', '1'], ['--policy', 'phase', '--keep-warm'])
     """
-    name, _, number = policy.partition(":")
-    flags = {"cap": ["--cap", number], "paper": ["--paper-decay", number]}
-    return ["--policy", name, *(flags.get(name, []) if number else [])]
+    name, _, given = policy.partition(":")
+    flags = {"cap": ["--cap", given], "paper": ["--paper-decay", given], "phase": ["--keep-warm"]}
+    return ["--policy", name, *(flags.get(name, []) if given else [])]
 
 
 async def _thunder(

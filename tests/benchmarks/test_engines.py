@@ -65,12 +65,15 @@ class TestTargets:
     def test_policies_become_flags(self) -> None:
         assert policy_flags("phase") == ["--policy", "phase"]
         assert policy_flags("cap:6") == ["--policy", "cap", "--cap", "6"]
+        assert policy_flags("phase:warm") == ["--policy", "phase", "--keep-warm"]
 
     @pytest.mark.parametrize(
         "words",
         [
             ["--targets", "thunder:fifo"],
             ["--targets", "thunder:cap:x"],
+            ["--targets", "thunder:phase:cold"],
+            ["--kv-events", "--engine", "emulate"],
             ["--simulate", "--speed", "2"],
             ["--x"],
         ],
@@ -107,6 +110,7 @@ class TestWork:
         sessions = work.sessions(SMALL, 0)
         for text, signals in (
             ("thunder:cap:2", "explicit"),
+            ("thunder:phase:warm", "explicit"),
             ("direct", "inferred"),
             ("direct:3", "inferred"),
         ):
@@ -133,7 +137,12 @@ ROWS = [
     for name, times in (("direct", (10.0, 20.0)), ("thunder:phase", (5.0, 8.0)))
     for seed, seconds in enumerate(times)
 ]
-DETAILS = [{"policy": row["policy"], "call_s": {"p99": 2.0}} for row in ROWS]
+KNOWN = {"calls": 9, "exact": 8, "predicted": 1500, "cached": 1480, "mispredicted": 20}
+DETAILS = [
+    {"policy": row["policy"], "seed": row["seed"], "call_s": {"p99": 2.0}, "computed_tokens": 1000}
+    | {"forecast": None if row["policy"] == "direct" else KNOWN}
+    for row in ROWS
+]
 
 
 class TestTables:
@@ -141,8 +150,14 @@ class TestTables:
         lines = table.markdown(ROWS, DETAILS).splitlines()
         assert len(lines) == 4
         assert "| 10 20 | 15 | 1.00 (1.00 to 1.00) |" in lines[2]
-        assert "| 5 8 | 6 | 2.25 (2.00 to 2.50) | 50.0% (50.0% to 50.0%) |" in lines[3]
+        assert "| 5 8 | 6 | 2.25 (2.00 to 2.50) | 50.0% (50.0% to 50.0%) | 1k |" in lines[3]
         assert lines[3].endswith("| 4 (4 to 4) |")
+
+    def test_forecasts_are_those_of_servers(self) -> None:
+        lines = table.forecasts(DETAILS).splitlines()
+        assert len(lines) == 4
+        assert lines[2] == "| thunder:phase | 0 | 9 | 8 | 1,480 | 1,500 | 20 |"
+        assert table.forecasts(DETAILS[:1]) == ""
 
     def test_the_simulator_is_held_against_it(self) -> None:
         simulated = [ROWS[0] | {"makespan_s": 9.0, "hit_rate": 0.52}]
@@ -177,6 +192,11 @@ def test_the_whole_kit_on_emulated_engines(tmp_path, capsys):
     ]
     calls = sum(len(session.turns) for session in work.sessions(SMALL, 0))
     assert {detail["calls"] for detail in value["details"]} == {calls}
+    assert all(detail["computed_tokens"] > 0 for detail in value["details"])
+    forecasts = {detail["policy"]: detail["forecast"] for detail in value["details"]}
+    assert forecasts["direct"] is None
+    assert forecasts["thunder:cap:1"]["calls"] == calls
+    assert 0 < forecasts["thunder:cap:1"]["exact"] <= calls
     assert {detail["failed"] for detail in value["details"]} == {0}
     for row in rows.values():
         assert (row["programs"], row["replicas"], row["kv_tokens"], row["seed"]) == (6, 2, 4096, 0)

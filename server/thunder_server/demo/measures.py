@@ -35,6 +35,11 @@ def measure(run: Run) -> Result:
     makespan = max(run.ended - run.started, 1e-9)
     lanes = draw(run)
     kinds = Counter(transition["type"] for transition in run.transitions)
+    # Who waits for a first place has no memory to give up.
+    pauses = sum(
+        transition["type"] == "program.paused" and transition["backend"] is not None
+        for transition in run.transitions
+    )
     moves = sum(
         1
         for transition in run.transitions
@@ -61,7 +66,7 @@ def measure(run: Run) -> Result:
         hit_rate=hit_rate(run),
         recomputed_tokens=recomputed(run),
         waits=[call.wait_s for call in calls],
-        pauses=kinds["program.paused"],
+        pauses=pauses,
         restores=kinds["program.restored"],
         moves=moves,
         cost=cost,

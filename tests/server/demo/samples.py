@@ -44,7 +44,7 @@ def a_run(policy: str = "paper", *, slower: float = 1.0) -> Run:
         Closed(program="b", at=START + 10 * slower),
     ]
     transitions = [
-        {"id": 1, "at": START + 3, "type": "program.paused", "program_id": "a"},
+        {"id": 1, "at": START + 3, "type": "program.paused", "program_id": "a", "backend": "e1:1"},
         {"id": 2, "at": START + 5, "type": "program.restored", "program_id": "a", "moved": True},
         {"id": 3, "at": START + 5, "type": "backend.reported", "program_id": None},
     ]
