@@ -145,6 +145,8 @@ def make_worker(
 
     Directories may only be removed below `roots`, or below the temporary directory if there are none.
     """
+    with suppress(ImportError):  # whoever needs it says so then
+        import docker.errors  # noqa: F401 - here, and not in the first threads that need it, all at once
     return Worker(Site.here(docker_host, names=names, roots=roots))
 
 
