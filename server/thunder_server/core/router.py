@@ -162,22 +162,25 @@ class KvRouter:
         scores = self.scores(prompt, candidates, at)
         return max(scores, key=lambda score: (round(score.total, 2), score.backend is usual, score.total))
 
-    def scores(self, prompt: Prompt, candidates: Sequence[Backend], at: float) -> list[Score]:
-        """What speaks for each candidate."""
+    def scores(
+        self, prompt: Prompt, candidates: Sequence[Backend], at: float, program: Program | None = None
+    ) -> list[Score]:
+        """What speaks for each candidate. What the ``program`` itself holds on one is no load there."""
         settings = self.settings
+        known = all(backend.limit != inf for backend in candidates)
+        loads = [_load(backend, program, at, by_memory=known) for backend in candidates]
+        fullest = max(loads, default=0.0) or 1.0
         fastest = min((b.turnover.decode_s for b in candidates), default=inf)
         slowest = max((b.pace.stretch(at) for b in candidates), default=1.0)
-        most = max((b.load for b in candidates), default=0.0)
         scores: list[Score] = []
-        for backend in candidates:
+        for backend, load in zip(candidates, loads, strict=True):
             tokens = self._held(prompt, backend, at)
             match = tokens / prompt.tokens if prompt.tokens else 0.0
-            load = backend.used(at) / backend.limit if backend.limit != inf else backend.load / max(1.0, most)
             decode_s = backend.turnover.decode_s
             capability = fastest / decode_s if decode_s != inf else 1.0
             total = capability * (
                 settings.match * match
-                + settings.load * (1 - min(1.0, load))
+                + settings.load * (1 - load / fullest)
                 + settings.latency * (1 - backend.pace.stretch(at) / slowest)
             )
             age = at - backend.cold_since
@@ -196,7 +199,7 @@ class KvRouter:
         current = next((backend for backend in candidates if backend.id == here), None)
         if current is None or backend_share(self._held(prompt, current, at), prompt) > GONE:
             return None
-        scores = {score.backend: score for score in self.scores(prompt, candidates, at)}
+        scores = {score.backend: score for score in self.scores(prompt, candidates, at, program)}
         best = max(scores.values(), key=lambda score: score.total)
         return best if best.total > scores[current].total + MARGIN else None
 
@@ -316,6 +319,15 @@ class KvRouter:
         if self._uneven_since is None:
             self._uneven_since = at
         return (full, empty) if at - self._uneven_since >= UNEVEN_S else None
+
+
+def _load(backend: Backend, program: Program | None, at: float, *, by_memory: bool) -> float:
+    """Share of its memory that is in use, or programs per weight; without this program."""
+    here = program is not None and program in backend.charges
+    if not by_memory:
+        return backend.load - here / backend.weight
+    own = backend.weight_of(program, at) if program is not None and here else 0.0
+    return max(0.0, backend.used(at) - own) / backend.limit
 
 
 def backend_share(tokens: int, prompt: Prompt) -> float:

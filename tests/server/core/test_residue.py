@@ -51,3 +51,13 @@ def test_a_backend_keeps_it_and_loses_it_with_its_cache():
     assert backend.residue.tokens == 300
     h.report("a", healthy=False)
     assert backend.residue.tokens == 0
+
+
+def test_waiting_adds_up_until_the_program_has_found_a_place():
+    residue = Residue()
+    waits = program("waits")
+    assert [residue.waited_s(waits, at) for at in (1.0, 3.0, 6.0)] == [0.0, 2.0, 5.0]
+    waits.placed_at = 7.0  # somewhere else
+    assert [residue.waited_s(waits, at) for at in (9.0, 10.0)] == [0.0, 1.0]
+    residue.take(waits)  # it has found its place here
+    assert residue.waited_s(waits, 20.0) == 0.0

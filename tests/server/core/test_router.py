@@ -420,6 +420,22 @@ def test_the_window_grows_with_the_load():
     assert h.scheduler.call(waiting).backend_id is not None
 
 
+def test_with_ample_room_too_agents_with_a_common_beginning_are_spread_out():
+    """A tenth of the prompt is not worth having twice as many beside oneself."""
+    h = Fleet(capacity=1_000_000)
+    for number in range(12):
+        h.after(1.0).ask_whole(f"p{number}", SYSTEM, (f"own {number}", 10_000))
+    places = [h.where(f"p{number}") for number in range(12)]
+    assert places.count("a") == places.count("b") == 6
+
+
+def test_where_memory_is_not_known_programs_are_counted():
+    h = Fleet(capacity=None)
+    for number in range(4):
+        h.after(1.0).ask_whole(f"p{number}", SYSTEM, (f"own {number}", 20_000))
+    assert sorted(str(h.where(f"p{number}")) for number in range(4)) == ["a", "a", "b", "b"]
+
+
 # --- second looks
 
 
@@ -433,7 +449,7 @@ def test_a_long_prompt_whose_prefix_is_gone_goes_where_there_is_more_of_it():
     assert h.where("p1") == idle
     h.handle(PrefixCleared(at=h.now, backend_id=idle))
     h.after(300.0)
-    call_id = h.ask("p1", SYSTEM, ("after all", 1000))
+    call_id = h.ask("p1", SYSTEM, ("after all", 100))
     assert h.scheduler.call(call_id).backend_id == busy
     assert any("its prefix is gone" in reason for _, _, reason in h.scheduler.why("p1", h.now).decisions)
 
