@@ -260,8 +260,13 @@ def test_nobody_who_renames_meanwhile_leads_it_astray(root, outside):
     renamer.start()
     try:
         for _ in range(150):
+            # Filled where nobody renames: in place, a link would have us write to elsewhere ourselves.
             with suppress(OSError):
-                fill(target)
+                fill(root / "new")
+            with suppress(OSError):
+                way.mkdir()
+            with suppress(OSError):
+                (root / "new").rename(target)
             with suppress(Ending):
                 remove(target, root)
     finally:
