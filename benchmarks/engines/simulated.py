@@ -19,7 +19,7 @@ import aiohttp
 from benchmarks.engines.run import WORKLOAD
 from benchmarks.engines.targets import Route, Target, Telling
 from benchmarks.engines.work import place
-from thunder_server.core import CapSettings, PaperSettings, PhaseSettings, Policy, make_policy
+from thunder_server.core import Policy, policy_of_text
 from thunder_server.core.fleet import Fleet
 from thunder_server.core.global_queue import GlobalQueue
 from thunder_server.core.policies import Passthrough, Place
@@ -153,11 +153,6 @@ def policy_of(target: Target) -> Policy:
     """The policy that a target schedules by. Raises ``ValueError`` for one that there is not."""
     if target.policy is None:
         return Pinned()
-    name, _, number = target.policy.partition(":")
-    if target.policy == "phase:warm":
-        return make_policy("phase", PhaseSettings(keep_warm=True))
-    if name == "cap":
-        return make_policy("cap", CapSettings(programs=int(number)))
-    if name == "paper" and number:
-        return make_policy("paper", PaperSettings(decay=float(number)))
-    return make_policy(target.policy)
+    if target.policy == "cap":
+        raise ValueError("cap needs a number of programs: cap:N")
+    return policy_of_text(target.policy)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from thunder_server.simulation.study import Result, Study, Workload
 
 SHADOW = "shadow"
-WARM = "warm"
 WORKLOADS = "swe|assistant|orchestration|rl-group|burst"
 
 
@@ -176,7 +175,7 @@ def _contenders(names: str | None) -> list[tuple[str, Policy]]:
 
 
 def _policy(text: str) -> Policy:
-    from thunder_server.core import CapSettings, PaperSettings, PhaseSettings, make_policy
+    from thunder_server.core import make_policy, policy_of_text
     from thunder_server.simulation.oracle import Oracle
 
     name, given, number = text.partition(":")
@@ -184,18 +183,10 @@ def _policy(text: str) -> Policy:
         match name, given:
             case "oracle", "":
                 return Oracle()
-            case "cap", ":":
-                return make_policy("cap", CapSettings(programs=int(number)))
-            case "paper", ":":
-                return make_policy("paper", PaperSettings(decay=float(number)))
-            case "phase", ":" if number == WARM:
-                return make_policy("phase", PhaseSettings(keep_warm=True))
-            case _, ":" if number == SHADOW:
+            case _, ":" if number == SHADOW and name not in ("cap", "paper"):
                 return make_policy(name)
-            case _, ":":
-                raise ValueError("only cap:N and paper:X take a number")
             case _:
-                return make_policy(name)
+                return policy_of_text(text)
     except ValueError as wrong:
         what = (
             f"{number!r} is no number" if "convert" in str(wrong) or "literal" in str(wrong) else str(wrong)

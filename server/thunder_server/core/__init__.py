@@ -13,6 +13,7 @@ from thunder_server.core.policies import (
     PhaseSettings,
     Policy,
     make_policy,
+    policy_of_text,
 )
 from thunder_server.core.program import Phase, Program, Status
 from thunder_server.core.scheduler import Scheduler
@@ -32,4 +33,5 @@ __all__ = [
     "Status",
     "Why",
     "make_policy",
+    "policy_of_text",
 ]

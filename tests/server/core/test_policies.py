@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.server.core.harness import Harness, dispatched, of_type
-from thunder_server.core import POLICIES, CapSettings, PaperSettings, make_policy
+from thunder_server.core import POLICIES, CapSettings, PaperSettings, make_policy, policy_of_text
 from thunder_server.core.decisions import Pause, Restore
 from thunder_server.core.events import CallConnectFailed, CallEnd, Outcome
 
@@ -14,6 +14,16 @@ def capped(programs: int = 1) -> Harness:
     h = Harness("cap", CapSettings(programs=programs))
     h.backend("a")
     return h
+
+
+def test_policies_are_made_of_what_people_write():
+    assert [policy_of_text(name).name for name in POLICIES] == list(POLICIES)
+    assert policy_of_text("cap:6").settings.programs == 6
+    assert policy_of_text("paper:1.5").decay == 1.5
+    assert policy_of_text("phase:warm").name == "phase"
+    for text in ("stage", "phase:6", "phase:", "cap:", "cap:many", "paper:slow"):
+        with pytest.raises(ValueError):
+            policy_of_text(text)
 
 
 def test_policies_are_made_by_name():

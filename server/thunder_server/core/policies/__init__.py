@@ -24,6 +24,7 @@ __all__ = [
     "Policy",
     "Spare",
     "make_policy",
+    "policy_of_text",
 ]
 
 POLICIES = ("passthrough", "cap", "paper", "phase")
@@ -52,3 +53,28 @@ def make_policy(name: str, settings: PaperSettings | CapSettings | PhaseSettings
     if name in POLICIES:
         raise ValueError(f"{type(settings).__name__} are not the settings of policy {name!r}")
     raise ValueError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+
+
+def policy_of_text(text: str) -> Policy:
+    """A policy and its setting as people write them: ``cap:N`` for N programs a backend, ``paper:X`` for
+    decay X, ``phase:warm`` for keeping warm; or a name alone.
+
+    Raises:
+        ValueError: no such policy, or no such setting of it.
+
+    Example:
+        >>> policy_of_text("paper:1").decay
+        1.0
+    """
+    name, given, setting = text.partition(":")
+    match name, given:
+        case "cap", ":":
+            return make_policy("cap", CapSettings(programs=int(setting)))
+        case "paper", ":":
+            return make_policy("paper", PaperSettings(decay=float(setting)))
+        case "phase", ":" if setting == "warm":
+            return make_policy("phase", PhaseSettings(keep_warm=True))
+        case _, ":":
+            raise ValueError("only cap:N and paper:X take a number")
+        case _:
+            return make_policy(name)
